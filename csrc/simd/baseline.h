@@ -1,0 +1,47 @@
+// Four floats in GCC's portable vectors: SSE2 on x86-64, plain code elsewhere.
+#pragma once
+
+#include "simd/element.h"
+
+namespace leanconv::LEANCONV_ISA {
+
+struct Vec {
+  static constexpr int width = 4;
+  typedef float Native __attribute__((vector_size(16)));
+  Native v;
+
+  static Vec zero() { return {Native{0, 0, 0, 0}}; }
+  static Vec broadcast(float x) { return {Native{x, x, x, x}}; }
+  static Vec load(const float* p) {
+    Vec r;
+    std::memcpy(&r.v, p, sizeof r.v);
+    return r;
+  }
+  template <class T>
+  static Vec load(const T* p) {
+    return {Native{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}};
+  }
+  template <class T>
+  static Vec load_partial(const T* p, int n) {
+    Vec r = zero();
+    for (int i = 0; i < n; ++i) r.v[i] = to_float(p[i]);
+    return r;
+  }
+  void store(float* p) const { std::memcpy(p, &v, sizeof v); }
+  template <class T>
+  void store(T* p) const {
+    for (int i = 0; i < width; ++i) p[i] = from_float<T>(v[i]);
+  }
+  template <class T>
+  void store_partial(T* p, int n) const {
+    for (int i = 0; i < n; ++i) p[i] = from_float<T>(v[i]);
+  }
+};
+
+inline Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
+inline Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
+inline Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+inline Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
+inline float sum(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+
+}  // namespace leanconv::LEANCONV_ISA
