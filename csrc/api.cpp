@@ -13,6 +13,7 @@ namespace leanconv {
 #define LEANCONV_DECLARE(isa)                                     \
   namespace isa {                                                 \
   extern const Family contiguous, channels_last, grouped, direct; \
+  double fma_peak(int threads, int64_t rounds);                   \
   }
 LEANCONV_DECLARE(baseline)
 #ifdef LEANCONV_HAVE_avx2
@@ -30,29 +31,30 @@ namespace {
 struct InstructionSet {
   const char* name;
   const Family* families[4];  // the first that takes a problem serves it; `direct` takes all
+  double (*fma_peak)(int threads, int64_t rounds);
   bool (*runs_here)();
 };
 
 #define LEANCONV_FAMILIES(isa) {&isa::contiguous, &isa::channels_last, &isa::grouped, &isa::direct}
 
 const InstructionSet kSets[] = {
-    {"baseline", LEANCONV_FAMILIES(baseline), [] { return true; }},
+    {"baseline", LEANCONV_FAMILIES(baseline), baseline::fma_peak, [] { return true; }},
 #ifdef LEANCONV_HAVE_avx2
-    {"avx2", LEANCONV_FAMILIES(avx2),
+    {"avx2", LEANCONV_FAMILIES(avx2), avx2::fma_peak,
      [] {
        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
               __builtin_cpu_supports("f16c");
      }},
 #endif
 #ifdef LEANCONV_HAVE_avx512
-    {"avx512", LEANCONV_FAMILIES(avx512),
+    {"avx512", LEANCONV_FAMILIES(avx512), avx512::fma_peak,
      [] {
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
      }},
 #endif
 #ifdef LEANCONV_HAVE_neon
-    {"neon", LEANCONV_FAMILIES(neon), [] { return true; }},
+    {"neon", LEANCONV_FAMILIES(neon), neon::fma_peak, [] { return true; }},
 #endif
 };
 
@@ -115,6 +117,10 @@ LEANCONV_API const char* leanconv_isas(void) {
     }
   } names;
   return names.text;
+}
+
+LEANCONV_API double leanconv_fma_peak(int num_threads, int64_t rounds) {
+  return current_set().load()->fma_peak(num_threads, rounds);
 }
 
 LEANCONV_API const char* leanconv_why_not(const leanconv_problem* problem, int direction) {

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define LEANCONV_ABI_VERSION 1
+#define LEANCONV_ABI_VERSION 2
 
 enum { LEANCONV_F32 = 0, LEANCONV_BF16 = 1, LEANCONV_F16 = 2 };
 enum { LEANCONV_CONTIGUOUS = 0, LEANCONV_CHANNELS_LAST = 1 };
@@ -36,6 +36,8 @@ const char* leanconv_isa(void);
 int leanconv_set_isa(const char* name);
 /* Names of the instruction sets compiled in that this CPU can run, separated by spaces, best last. */
 const char* leanconv_isas(void);
+/* Multiply-adds a second of `num_threads` threads in the instruction set in use, measured over `rounds`. */
+double leanconv_fma_peak(int num_threads, int64_t rounds);
 /* NULL where a kernel of its own (not the plain loops) serves, else one sentence saying why not. */
 const char* leanconv_why_not(const leanconv_problem* problem, int direction);
 

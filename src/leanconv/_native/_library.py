@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch  # noqa: F401  the library must find torch's libgomp already mapped, and share its threads
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 _NAMES = ("libleanconv_kernels.so", "libleanconv_kernels.dylib")
 
 
@@ -57,6 +57,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     for name in ("leanconv_isa", "leanconv_isas", "leanconv_why_not"):
         getattr(lib, name).restype = ctypes.c_char_p
     lib.leanconv_set_isa.argtypes = [ctypes.c_char_p]
+    lib.leanconv_fma_peak.argtypes = [ctypes.c_int, ctypes.c_int64]
+    lib.leanconv_fma_peak.restype = ctypes.c_double
     lib.leanconv_why_not.argtypes = [problem, ctypes.c_int]
     lib.leanconv_forward.argtypes = [problem, pointer, pointer, pointer, pointer]
     lib.leanconv_grad_input.argtypes = [problem, pointer, pointer, pointer]
