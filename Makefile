@@ -14,6 +14,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE)
 	  -e '.[dev]' -Cbuild-dir=build/editable
 	touch $@
 
+demo: install
+	$(BIN)/python examples/digits.py
+
 test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 

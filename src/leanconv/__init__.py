@@ -1,9 +1,25 @@
 """Train convolutional networks in PyTorch in less memory and less time, and measure it honestly."""
 
-from leanconv import functional
-from leanconv.dispatch import backends
-from leanconv.layers import Conv1d, Conv2d, Conv3d
-
 __version__ = "0.1.0"
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d", "__version__", "backends", "functional"]
+from leanconv import functional, measure, models, profiler
+from leanconv.dispatch import backends
+from leanconv.errors import LeanconvError
+from leanconv.layers import Conv1d, Conv2d, Conv3d
+from leanconv.measure import compare
+from leanconv.profiler import profile
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "LeanconvError",
+    "__version__",
+    "backends",
+    "compare",
+    "functional",
+    "measure",
+    "models",
+    "profile",
+    "profiler",
+]

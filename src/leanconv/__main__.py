@@ -1,0 +1,5 @@
+"""`python -m leanconv`."""
+
+from leanconv.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,5 @@
+"""`python -m leanconv.cli`."""
+
+from leanconv.cli.app import main
+
+raise SystemExit(main())

@@ -1,0 +1,55 @@
+"""Options that several commands take, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import torch
+
+from leanconv.errors import LeanconvError
+from leanconv.measure.circumstances import available_cores
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _use_threads(context: click.Context, option: click.Parameter, threads: int | None) -> None:
+    cores = available_cores()
+    if threads is not None:
+        if not 1 <= threads <= cores:
+            raise LeanconvError(
+                f"`--threads` (={threads}) must be between 1 and {cores}, the cores there are"
+            )
+        torch.set_num_threads(threads)
+
+
+def _writable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    # Asked before anything is measured, so that no measurement is lost to a misspelt folder.
+    if path is not None and not Path(path).resolve().parent.is_dir():
+        raise LeanconvError(f"`--{option.name}` (={path}): there is no folder to write it in")
+    return path
+
+
+def shared_options(command: F) -> F:
+    """`--threads`, `--json` and `--html`."""
+    for option in (
+        click.option("--html", metavar="FILE", callback=_writable, help="Write an HTML report."),
+        click.option("--json", is_flag=True, help="Print JSON instead of tables."),
+        click.option(
+            "--threads",
+            type=int,
+            metavar="N",
+            callback=_use_threads,
+            expose_value=False,
+            help="How many threads torch may use.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+input_option = click.option(
+    "--input", metavar="SHAPE", help="Input shape, batch first, as in 32x3x32x32."
+)
