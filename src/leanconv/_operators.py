@@ -18,7 +18,7 @@ from leanconv import dispatch
 from leanconv.backends.call import memory_format
 
 _GEOMETRY = "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str backend"
-_library: Any = torch.library.Library("leanconv", "DEF")  # type: ignore[no-untyped-call]
+_library: Any = torch.library.Library("leanconv", "DEF")
 _library.define(
     f"conv_forward(Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
