@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -178,7 +179,7 @@ def measure(
 def show(row: Row) -> None:
     last = row.aten_channels_last_seconds
     print(
-        f"{row.name:18} {row.direction:11} {row.layout:13} {row.dtype:8} {row.backend:7}"
+        f"{row.name:18} {row.direction:11} {row.layout:13} {row.dtype:8} {row.backend:11}"
         f"{row.leanconv_seconds * 1e3:9.3f}{row.aten_contiguous_seconds * 1e3:10.3f}"
         f"{'-' if last is None else f'{last * 1e3:.3f}':>10}{row.limit_seconds * 1e3:9.3f}"
         f"{row.speedup:9.2f}{row.over_limit:9.2f}",
@@ -232,6 +233,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", action="append", choices=list(DTYPES))
     parser.add_argument("--layout", action="append", choices=["contiguous", "channels_last"])
     parser.add_argument("--backend", default="", help="pins a backend instead of dispatching")
+    parser.add_argument(
+        "--mode", default="measure", choices=["auto", "measure", "rules", "off"], help="of dispatch"
+    )
     parser.add_argument("--seconds", type=float, default=0.6, help="time for a row's rounds")
     parser.add_argument("--quick", action="store_true", help="three rounds a row")
     parser.add_argument("--json", type=Path, help="where to write the rows")
@@ -244,6 +248,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     options = parsed(arguments)
     torch.manual_seed(0)
+    dispatch.configure(mode=options.mode)
     if options.threads:
         torch.set_num_threads(options.threads)
     threads, lib = torch.get_num_threads(), library()
@@ -259,7 +264,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"{fma_rate / 1e9:.1f} G multiply-adds/s; times in ms"
     )
     print(
-        f"{'shape':18} {'direction':11} {'layout':13} {'dtype':8} {'backend':7}{'leanconv':>9}"
+        f"{'shape':18} {'direction':11} {'layout':13} {'dtype':8} {'backend':11}{'leanconv':>9}"
         f"{'aten':>10}{'aten cl':>10}{'limit':>9}{'speedup':>9}{'x limit':>9}"
     )
     rows: list[Row] = []
@@ -281,4 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        # Choices of its own: what was measured before is not what is asked here.
+        dispatch.configure(cache=Path(folder) / "choices.sqlite", tune_seconds=0.5)
+        main()

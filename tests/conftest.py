@@ -32,4 +32,9 @@ def uninitialised_memory_is_nan():
     torch.manual_seed(0)
     yield
     torch.use_deterministic_algorithms(False)
-    dispatch.configure("rules", "")
+
+
+@pytest.fixture(autouse=True)
+def dispatch_follows_the_rules(tmp_path):
+    with dispatch.using(mode="rules", backend="", cache=tmp_path / "choices.sqlite"):
+        yield

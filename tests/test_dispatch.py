@@ -18,7 +18,9 @@ CALL = dispatch.Call(
 
 
 def test_an_unknown_backend_names_those_that_exist():
-    with pytest.raises(ValueError, match="`backend` \\(='cudnn'\\) must be one of native, aten"):
+    with pytest.raises(
+        ValueError, match="`backend` \\(='cudnn'\\) must be one of native, aten, aten_relaid"
+    ):
         dispatch.configure(backend="cudnn")
 
 
@@ -40,7 +42,7 @@ def test_a_pinned_backend_outside_its_reach_is_an_error_in_the_functional_too():
 
 
 def test_off_is_stock():
-    with dispatch.using("off"):
+    with dispatch.using(mode="off"):
         assert dispatch.choose(CALL, "forward").name == "aten"
 
 
@@ -146,3 +148,93 @@ def test_the_kernels_work(script, tmp_path):
         [sys.executable, str(file)], capture_output=True, text=True, timeout=120, env=os.environ
     )
     assert done.returncode == 0, done.stderr
+
+
+def fixed_times(monkeypatch, **seconds):
+    """Lets the trials report these times; returns the list of trials made."""
+    made = []
+
+    def trial(call, direction, candidates, budget):
+        made.append((call, direction))
+        return seconds or None
+
+    monkeypatch.setattr(dispatch._trial, "trial", trial)
+    return made
+
+
+def test_a_measured_choice_is_remembered_in_the_process_and_on_disk(monkeypatch):
+    made = fixed_times(monkeypatch, aten=2.0, aten_relaid=1.0)
+    with dispatch.using(mode="auto"):
+        assert dispatch.choose(CALL, "grad_weight").name == "aten_relaid"
+        assert dispatch.choose(CALL, "grad_weight").name == "aten_relaid"
+        dispatch.forget()
+        assert dispatch.choose(CALL, "grad_weight").name == "aten_relaid"
+    assert len(made) == 1
+    (stored,) = dispatch.choices().all()
+    assert stored.seconds == {"aten": 2.0, "aten_relaid": 1.0}
+
+
+def test_a_gain_within_the_noise_leaves_stock(monkeypatch):
+    fixed_times(monkeypatch, aten=1.0, aten_relaid=0.97)
+    with dispatch.using(mode="auto"):
+        assert dispatch.choose(CALL, "forward").name == "aten"
+
+
+def test_a_budget_too_short_to_tell_takes_the_rule_and_stores_nothing(monkeypatch):
+    with dispatch.using(mode="rules"):
+        rule = dispatch.choose(CALL, "forward").name
+    with dispatch.using(mode="auto", budget_seconds=0.0):
+        assert dispatch.choose(CALL, "forward").name == rule
+    assert dispatch.choices().all() == []
+
+
+def test_rules_never_time_anything(monkeypatch):
+    made = fixed_times(monkeypatch, aten=1.0)
+    dispatch.choose(CALL, "forward")
+    assert made == []
+
+
+def test_tracing_times_nothing(monkeypatch):
+    made = fixed_times(monkeypatch, aten=1.0)
+    weight = torch.ones(8, 1, 3)
+
+    def conv(x):
+        return leanconv.functional.conv1d(x, weight, groups=8)
+
+    with dispatch.using(mode="auto"):
+        torch.export.export(_Wrapped(conv), (torch.ones(1, 8, 9),))
+    assert made == []
+
+
+class _Wrapped(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+def test_a_trial_leaves_random_state_and_graph_alone():
+    state = torch.get_rng_state()
+    with dispatch.using(mode="measure", tune_seconds=0.2):
+        for direction in dispatch.DIRECTIONS:
+            dispatch.choose(CALL, direction)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_other_layout_gives_the_same_numbers_in_the_calls_own_layout(dims, channels_last):
+    layout = torch.contiguous_format
+    if channels_last:
+        layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+    input = torch.randn(2, 4, *[7] * dims).contiguous(memory_format=layout).requires_grad_()
+    weight, bias = torch.randn(8, 1, *[3] * dims), torch.randn(8)
+    weight.requires_grad_()
+    bias.requires_grad_()
+    conv = getattr(leanconv.functional, f"conv{dims}d")
+    results = []
+    for backend in ("aten", "aten_relaid"):
+        output = conv(input, weight, bias, 1, 1, 1, 4, backend=backend)
+        assert output.is_contiguous(memory_format=layout)
+        grads = torch.autograd.grad(output.square().sum(), (input, weight, bias))
+        results.append([output, *grads])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)

@@ -32,5 +32,5 @@ def test_a_layer_gives_what_torchs_gives_from_the_same_state(dims, backend, padd
 
 
 def test_backends_names_what_is_here():
-    assert set(leanconv.backends()) == {"native", "aten"}
+    assert set(leanconv.backends()) == {"native", "aten", "aten_relaid"}
     assert leanconv.backends()["aten"] == ""

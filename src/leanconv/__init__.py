@@ -8,6 +8,7 @@ from leanconv.errors import LeanconvError
 from leanconv.layers import Conv1d, Conv2d, Conv3d
 from leanconv.measure import compare
 from leanconv.profiler import profile
+from leanconv.tuning import tune
 
 __all__ = [
     "Conv1d",
@@ -22,4 +23,5 @@ __all__ = [
     "models",
     "profile",
     "profiler",
+    "tune",
 ]

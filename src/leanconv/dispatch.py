@@ -1,38 +1,67 @@
 """Which backend serves a call, one direction at a time.
 
-The policy: a pinned backend, or an error with all its reasons; with mode "off" ATen; else the rule:
-the first backend of `backends.ALL` that can serve the call and has a kernel of its own for it. The
-choice is made once a shape and remembered in this process with everything prepared, so that a
-repeated call costs a dictionary look-up.
+The policy: a pinned backend, or an error with all its reasons. With mode "off" ATen. Else the
+choice remembered, in this process or on disk. Else, in mode "auto", a measurement within
+`budget_seconds` a direction, or in mode "measure" within `tune_seconds`. Else, and always in mode
+"rules", the rule: the first backend of `backends.ALL` that can serve the call and has a kernel of
+its own for it. A choice comes with everything prepared: a repeated call costs a look-up.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 
+from leanconv import _trial
+from leanconv._choices import Choice, Choices, default_path
+from leanconv._native import library
 from leanconv.backends import ALL, DIRECTIONS, Backend, Call, Direction
 from leanconv.backends.call import Run
+from leanconv.measure.circumstances import accelerator_name, processor_name
 
-Mode = Literal["rules", "off"]
+Mode = Literal["auto", "measure", "rules", "off"]
 _REMEMBERED = 4096
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How backends are chosen: `mode` "rules", or "off" for stock; `backend` pins one by name."""
+    """How backends are chosen.
 
-    mode: Mode = "rules"
+    `mode`: "auto", "measure", "rules" or "off" (stock PyTorch); `backend` pins one by name;
+    `cache` is the file of measured choices, None for the user's cache directory.
+    """
+
+    mode: Mode = "auto"
     backend: str = ""
+    budget_seconds: float = 0.05
+    tune_seconds: float = 2.0
+    cache: Path | None = None
 
 
 _settings = Settings()
 _plans: dict[Any, Run] = {}
 _stock: dict[Any, bool] = {}
+_chosen: dict[tuple[Call, Direction], Choice] = {}
+_measuring = threading.Lock()
+
+
+def _renew_lock() -> None:
+    # Another thread may have held it when this process was forked.
+    global _measuring
+    _measuring = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def settings() -> Settings:
@@ -40,41 +69,56 @@ def settings() -> Settings:
     return _settings
 
 
-def configure(mode: Mode | None = None, backend: str | None = None) -> None:
-    """Changes the settings for the whole process; what is not given stays.
+def configure(**changes: Any) -> None:
+    """Changes fields of `Settings` for the whole process; what is not given stays.
 
     Raises:
         ValueError: for a mode or backend that does not exist.
+        TypeError: for a field that does not exist.
     """
     global _settings
-    new = _settings
-    if mode is not None:
-        if mode not in ("rules", "off"):
-            raise ValueError(f"`mode` (={mode!r}) must be 'rules' or 'off'.")
-        new = replace(new, mode=mode)
-    if backend is not None:
-        if backend:
-            named(backend)
-        new = replace(new, backend=backend)
+    new = replace(_settings, **changes)
+    if new.mode not in get_args(Mode):
+        raise ValueError(f"`mode` (={new.mode!r}) must be one of {', '.join(get_args(Mode))}.")
+    if new.backend:
+        named(new.backend)
     _settings = new
     forget()
 
 
 @contextlib.contextmanager
-def using(mode: Mode | None = None, backend: str | None = None) -> Iterator[None]:
+def using(**changes: Any) -> Iterator[None]:
     """`configure` for the length of a `with` block."""
+    global _settings
     before = _settings
-    configure(mode, backend)
+    configure(**changes)
     try:
         yield
     finally:
-        configure(before.mode, before.backend)
+        _settings = before
+        forget()
 
 
 def forget() -> None:
-    """Drops what was chosen, as when the instruction set in use was changed."""
+    """Drops what this process remembers, as when the instruction set in use was changed."""
     _plans.clear()
     _stock.clear()
+    _chosen.clear()
+
+
+@functools.lru_cache(maxsize=8)
+def _choices_at(path: Path) -> Choices:
+    return Choices(path)
+
+
+def choices() -> Choices:
+    """The file of measured choices in use."""
+    return _choices_at(_settings.cache or default_path())
+
+
+def chosen() -> list[Choice]:
+    """The choices this process has made or looked up, with the candidates' times."""
+    return list(_chosen.values())
 
 
 def named(name: str) -> Backend:
@@ -106,10 +150,77 @@ def choose(call: Call, direction: Direction, pinned: str = "") -> Backend:
         return backend
     if _settings.mode == "off":
         return named("aten")
+    if _settings.mode == "rules":
+        return _by_rule(call, direction)
+    return named(_by_measurement(call, direction).backend)
+
+
+def _by_rule(call: Call, direction: Direction) -> Backend:
     for backend in ALL:
         if not backend.why_not(call, direction) and not backend.why_slow(call, direction):
             return backend
     return named("aten")
+
+
+def _by_measurement(call: Call, direction: Direction) -> Choice:
+    """The remembered choice, else a new one; the rule's, unstored, if the budget is too short."""
+    known = _chosen.get((call, direction))
+    if known is not None:
+        return known
+    with _measuring:
+        known = _chosen.get((call, direction))
+        if known is not None:
+            return known
+        candidates = [each for each in ALL if _is_candidate(each, call, direction)]
+        key, rule = key_of(call, direction, candidates), _by_rule(call, direction).name
+        if len(candidates) == 1 or 0 in (*call.input_size, *call.output_size):
+            choice = Choice(key, rule, {})
+        else:
+            choice = choices().get(key) or _measured(key, call, direction, candidates, rule)
+        if choice.backend not in [each.name for each in candidates]:
+            choice = Choice(key, rule, {})
+        _remember(_chosen, (call, direction), choice)
+        return choice
+
+
+def _measured(
+    key: str, call: Call, direction: Direction, candidates: list[Backend], rule: str
+) -> Choice:
+    in_full = _settings.mode == "measure"
+    budget = _settings.tune_seconds if in_full else _settings.budget_seconds
+    seconds = _trial.trial(call, direction, candidates, budget)
+    if seconds is None:
+        return Choice(key, rule, {})
+    choice = Choice(key, _trial.winner(seconds), seconds)
+    choices().put([choice])
+    return choice
+
+
+def _is_candidate(backend: Backend, call: Call, direction: Direction) -> bool:
+    if backend.why_not(call, direction):
+        return False
+    # The plain loops are there to be right; timing them would only spend the budget.
+    return backend.name != "native" or not backend.why_slow(call, direction)
+
+
+@functools.cache
+def _machine(device: str) -> tuple[str, str]:
+    if device == "cuda":
+        return accelerator_name(), str(torch.version.cuda)
+    return processor_name(), torch.backends.cpu.get_cpu_capability()
+
+
+def key_of(call: Call, direction: Direction, candidates: list[Backend]) -> str:
+    """What a choice holds for: shape, layout, dtype, threads, machine, versions, candidates."""
+    from leanconv import __version__
+
+    lib = library()
+    isa = "" if lib is None else lib.leanconv_isa().decode()
+    shape = (call.input_size, call.weight_size, call.stride, call.padding, call.dilation)
+    kind = (call.groups, str(call.dtype), call.channels_last, call.threads)
+    where = (call.device, _machine(call.device), isa, torch.__version__, __version__)
+    names = [each.name for each in candidates]
+    return json.dumps(["conv", direction, *shape, *kind, *where, names])
 
 
 def plan(
@@ -169,11 +280,21 @@ def is_stock(
     dtype: torch.dtype,
     channels_last: bool,
     pinned: str,
+    differentiated: bool,
 ) -> bool:
-    """Whether ATen serves all three directions of a call on a CPU, remembered like a plan."""
+    """Whether ATen serves all directions needed of a call on a CPU, remembered like a plan."""
     threads = torch.get_num_threads()
     geometry = (*stride, *padding, *dilation, groups)
-    key = (input_size, weight_size, geometry, dtype, channels_last, pinned, threads)
+    key = (
+        input_size,
+        weight_size,
+        geometry,
+        dtype,
+        channels_last,
+        pinned,
+        threads,
+        differentiated,
+    )
     found = _stock.get(key)
     if found is None:
         call = Call(
@@ -188,7 +309,8 @@ def is_stock(
             channels_last,
             threads,
         )
-        found = all(choose(call, each, pinned).name == "aten" for each in DIRECTIONS)
+        directions = DIRECTIONS if differentiated else DIRECTIONS[:1]
+        found = all(choose(call, each, pinned).name == "aten" for each in directions)
         _remember(_stock, key, found)
     return found
 

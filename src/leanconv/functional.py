@@ -126,9 +126,10 @@ def _conv(
     # operator would only cost its 30 microseconds.
     if batched and not torch.compiler.is_compiling() and input.dtype == weight.dtype:
         layout = is_channels_last(input, weight)
-        if dispatch.is_stock(
-            input.shape, weight.shape, steps, zeros, spacing, groups, input.dtype, layout, backend
-        ):
+        differentiated = torch.is_grad_enabled() and (input.requires_grad or weight.requires_grad)
+        kind = (input.dtype, layout, backend, differentiated)
+        shape = (input.shape, weight.shape, steps, zeros, spacing, groups)
+        if dispatch.is_stock(*shape, *kind):
             return stock(input, weight, bias, stride, padding, dilation, groups)
     if not batched:
         input = input.unsqueeze(0)

@@ -6,9 +6,10 @@ function that runs it. Adding a backend is its file and one line in ALL.
 """
 
 from leanconv.backends.aten import Aten
+from leanconv.backends.aten_relaid import AtenRelaid
 from leanconv.backends.call import DIRECTIONS, Backend, Call, Direction
 from leanconv.backends.native import Native
 
-ALL: tuple[Backend, ...] = (Native(), Aten())
+ALL: tuple[Backend, ...] = (Native(), Aten(), AtenRelaid())
 
 __all__ = ["ALL", "DIRECTIONS", "Backend", "Call", "Direction"]
