@@ -28,5 +28,14 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# The wheel is built without torch in its build environment, then tried beside the torch of .venv.
+wheel: install
+	rm -rf dist build/bare
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(PYTHON) -m venv build/bare
+	build/bare/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build && bare/bin/leanconv doctor --no-limits
+	cd build && bare/bin/python -c "import leanconv._native as n; assert n.library(), n.why_unavailable()"
+
 clean:
 	rm -rf $(VENV) build dist

@@ -24,7 +24,7 @@ BATCH = 32
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("."), help="where the report goes")
-    parser.add_argument("--steps", type=int, default=40, help="training steps a network")
+    parser.add_argument("--steps", type=int, default=60, help="training steps a network")
     parser.add_argument("--seconds", type=float, default=8.0, help="time a measurement")
     options = parser.parse_args()
 

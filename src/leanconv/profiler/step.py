@@ -97,6 +97,7 @@ class TrainingStep:
         with mark("forward"):
             output = self.model(*input) if isinstance(input, (list, tuple)) else self.model(input)
             loss = self.loss(output, target)
+            self._loss = loss.detach()
         # The user's own loop holds the loss but not the output past this point.
         del output, input, target
         with mark("backward"):
@@ -105,7 +106,6 @@ class TrainingStep:
             if self.optimizer is not None:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
-        self._loss = loss.detach()
 
     def loss_value(self) -> float:
         """The last step's loss. On a GPU this waits for the device."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leanconv.profiler.profile import Profile
 
 BAR_WIDTH = 30
+NAME_WIDTH = 23
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "inputs", "activations", "temporary")
 
 
@@ -32,8 +33,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _name(text: str) -> str:
-    return escape(printable(text))
+def _name(text: str, width: int | None = None) -> str:
+    text = printable(text)
+    if width is not None and len(text) > width:
+        text = text[: width - 2] + ".."
+    return escape(text)
 
 
 def _table(console: Console, title: str) -> Table:
@@ -112,13 +116,13 @@ def _print_phases(profile: Profile, console: Console) -> None:
 
 def _print_operators(profile: Profile, console: Console, top: int) -> None:
     table = _table(console, f"Operators by self time, {profile.profiled_steps} steps")
-    table.add_column("operator", no_wrap=True, max_width=26)
+    table.add_column("operator", no_wrap=True)
     table.add_column("phase", no_wrap=True)
     for column in ("self %", "self", "total", "average", "calls"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in profile.operators[:top]:
         table.add_row(
-            _name(row.name),
+            _name(row.name, NAME_WIDTH),
             row.phase,
             format_share(row.self_cpu_share),
             format_seconds(row.self_cpu_seconds),

@@ -31,7 +31,7 @@ def train_steps(
         data: the images.
         steps: how many batches to train on.
         batch_size: images a batch.
-        optimizer: by default Adam at a rate of 0.002.
+        optimizer: by default Adam at a rate of 0.001.
         name: of the network in reports; by default its class's.
         seed: of the order of the images.
         on_progress: called with the finished share, 0 to 1.
@@ -46,7 +46,7 @@ def train_steps(
             f"`batch_size` (={batch_size}) must be between 1 and {len(data.train_images)}, "
             "the number of training images"
         )
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
     step = TrainingStep(model, data.loader(batch_size, seed=seed), optimizer=optimizer)
     model.train()
     losses = []
