@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from leanconv.reversible._engine import Step
+from leanconv.reversible._replay import Function
 from leanconv.reversible._steps import WholeStep
 
 
@@ -14,6 +15,12 @@ class Stepwise(nn.Module):
     def steps(self, label: str, *, inverse: bool = False) -> list[Step]:
         """The steps of the forward or of the inverse, under a name for messages."""
         raise NotImplementedError
+
+    def prepare(
+        self, inputs: tuple[Tensor, ...], *, inverse: bool = False
+    ) -> tuple[list[Step], tuple[Tensor, ...]]:
+        """The steps and the inputs that the engine runs for these inputs."""
+        return self.steps(type(self).__name__, inverse=inverse), inputs
 
 
 def steps_of(module: nn.Module, label: str, *, inverse: bool = False) -> list[Step]:
@@ -25,8 +32,8 @@ def steps_of(module: nn.Module, label: str, *, inverse: bool = False) -> list[St
     if isinstance(module, Stepwise) and not _has_hooks(module):
         return module.steps(label, inverse=inverse)
     check_invertible(module, label)
-    functions = (module.inverse, module) if inverse else (module, module.inverse)
-    return [WholeStep(*functions, label)]
+    undo: Function = module.inverse  # type: ignore[assignment]  # torch types it as a tensor
+    return [WholeStep(undo, module, label) if inverse else WholeStep(module, undo, label)]
 
 
 def check_invertible(module: object, label: str) -> None:

@@ -1,9 +1,10 @@
 """The reversible engine: runs a chain of steps, keeps only its end, and rebuilds on demand.
 
-Rules: the graph is the user's own; only what autograd would save is left out. When the backward first
-asks a step for a tensor, the step is undone from its output, and the run of its function that undoes
-it is the run that saves: each function runs twice a training step. Records refer forwards only (to
-the record whose rebuilt input is their output), so there is no cycle and a dropped graph frees all.
+Rules: the graph is the user's own; only what autograd would save is left out. When the backward
+first asks a step for a tensor, the step is undone from its output, and the run of its function that
+undoes it is the run that saves: each function runs twice a training step. Records refer forwards
+only (to the record whose rebuilt input is their output), so there is no cycle and a dropped graph
+frees all.
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ class Record:
             if following.inputs is not None:
                 state = following.inputs
                 if following is self.successor:
-                    # Its backward is over, or it would not be our turn; if not, it is rebuilt again.
+                    # Its backward is over, or it would not be our turn; if not, it is rebuilt
+                    # again.
                     following.inputs = None
                     following.shelf.clear()
                 break
@@ -190,6 +192,20 @@ def run_steps(
     Returns:
         The chain's output tensors.
     """
+    if torch.compiler.is_compiling():
+        # A clean break: the engine runs as it is, between the graphs before and after it. Imported
+        # and wrapped here because that takes a second which only torch.compile's users owe.
+        outputs: tuple[Tensor, ...] = torch.compiler.disable(_run_steps)(steps, inputs, kept, watch)
+        return outputs
+    return _run_steps(steps, inputs, kept, watch)
+
+
+def _run_steps(
+    steps: Sequence[Step],
+    inputs: tuple[Tensor, ...],
+    kept: Collection[int],
+    watch: Callable[[int, Record, State], None] | None,
+) -> tuple[Tensor, ...]:
     state = State(inputs)
     if not torch.is_grad_enabled():
         for step in steps:
@@ -230,11 +246,13 @@ def run_steps(
 
 def _maker_of(inputs: tuple[Tensor, ...]) -> Record | None:
     """The record whose outputs these tensors are, all and unchanged; None if there is none."""
-    makers = set()
+    maker: Record | None = None
     for place, tensor in enumerate(inputs):
         found = _source.get(tensor)
         if found is None or found[1:] != (place, len(inputs), tensor._version):
             return None
-        makers.add(found[0])
-    maker = makers.pop()() if len(makers) == 1 else None
+        record = found[0]()
+        if record is None or (maker is not None and record is not maker):
+            return None
+        maker = record
     return maker if maker is not None and maker.successor is None else None

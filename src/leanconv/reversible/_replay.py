@@ -1,8 +1,10 @@
-"""Running a function a second time, exactly as the first: what its run depended on, kept and put back.
+"""Running a function a second time, exactly as the first: what its run depended on, kept and put
+back.
 
 Rules: the second run leaves no trace. Buffers that it would write are stand-ins, the random number
 generators and the training flags are put back, hooks that only observed are not fired again. What
-cannot be put back, such as a parameter changed in place since, is an error and not a wrong gradient.
+cannot be put back, such as a parameter changed in place since, is an error and not a wrong
+gradient.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ Function = Callable[..., Any]
 _Flags = tuple[bool, ...]
 
 # Which buffers a function writes while it runs, by its training flags: learnt on its first run in
-# them, so that later runs copy only those. Running statistics are not among them: a normalisation in
-# training does not read them.
+# them, so that later runs copy only those. Running statistics are not among them: a normalisation
+# in training does not read them.
 _written: weakref.WeakKeyDictionary[nn.Module, dict[_Flags, frozenset[tuple[int, str]]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -172,11 +174,10 @@ class Replay:
                     continue
                 statistics = _keeps_statistics(module)
                 for name, buffer in list(module._buffers.items()):
-                    stand_in = self.written.get((i, name))
-                    if stand_in is None and not (statistics and buffer is not None):
-                        continue
-                    stack.callback(module._buffers.__setitem__, name, buffer)
-                    module._buffers[name] = (buffer if stand_in is None else stand_in).clone()
+                    like = self.written.get((i, name), buffer if statistics else None)
+                    if like is not None:
+                        stack.callback(module._buffers.__setitem__, name, buffer)
+                        module._buffers[name] = like.clone()
             yield
 
 

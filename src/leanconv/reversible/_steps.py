@@ -17,8 +17,8 @@ from leanconv.reversible._state import State
 
 Join = Callable[[Tensor, Any], Tensor]
 
-# Whether a module writes to its input (an in-place ReLU in front does). Learnt on its first run, which
-# gets a copy; a half that is still needed must not change.
+# Whether a module writes to its input (an in-place ReLU in front does). Learnt on its first run,
+# which gets a copy; a half that is still needed must not change.
 _writes_input: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
@@ -38,10 +38,11 @@ class HalfStep:
     split_dim: int
     label: str
     keep_input: bool = False
+    adds: int = 0  # 1 or -1 where `combine` is a plain sum or difference
 
     def inverted(self) -> HalfStep:
         """The step that undoes this one."""
-        return replace(self, combine=self.uncombine, uncombine=self.combine)
+        return replace(self, combine=self.uncombine, uncombine=self.combine, adds=-self.adds)
 
     def holding_input(self) -> HalfStep:
         """The same step, its input held."""
@@ -123,6 +124,11 @@ class WholeStep:
     label: str
     keep_input: bool = False
 
+    @property
+    def owner(self) -> object:
+        """The module whose forward or inverse the function is."""
+        return getattr(self.function, "__self__", self.function)
+
     def holding_input(self) -> WholeStep:
         """The same step, its input held."""
         return replace(self, keep_input=True)
@@ -157,9 +163,7 @@ class WholeStep:
                 f"the inverse of {self.label} returned {len(inputs)} tensors where its forward "
                 f"takes {len(record.metas)}"
             )
-        inputs = tuple(
-            _reborn(x, meta) for x, meta in zip(inputs, record.metas, strict=True)
-        )
+        inputs = tuple(_reborn(x, meta) for x, meta in zip(inputs, record.metas, strict=True))
         if record.counts[0] or record.replay.random_states:
             with torch.enable_grad(), record.shelf.collecting(0):
                 again = self._tensors(record.replay.run_again(*inputs))

@@ -101,7 +101,7 @@ class Shelf:
         tensor, version = found
         if tensor._version != version:
             raise RuntimeError(
-                f"a tensor of shape {tuple(tensor.shape)} that is needed for a gradient was changed "
+                f"a tensor of shape {tuple(tensor.shape)} that a gradient needs was changed "
                 f"by an in-place operation inside a reversible block after it was saved"
             )
         self._given[key] = weakref.ref(tensor)

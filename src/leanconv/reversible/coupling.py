@@ -23,7 +23,8 @@ from leanconv.reversible._steps import HalfStep
 
 
 class Coupling(Stepwise):
-    """Two halves of a tensor along `split_dim`, each in turn joined with a function of the other."""
+    """Two halves of a tensor along `split_dim`, each in turn joined with a function of the
+    other."""
 
     split_dim: int
 
@@ -71,20 +72,20 @@ def _scale_and_shift(update: Any, half: Tensor, label: str) -> None:
         _same_shape(item, half, label)
 
 
-def _add(half: Tensor, update: Any) -> Tensor:
+def _add(half: Tensor, update: Tensor) -> Tensor:
     return half + update
 
 
-def _subtract(half: Tensor, update: Any) -> Tensor:
+def _subtract(half: Tensor, update: Tensor) -> Tensor:
     return half - update
 
 
-def _scale_then_shift(half: Tensor, update: Any) -> Tensor:
+def _scale_then_shift(half: Tensor, update: tuple[Tensor, Tensor]) -> Tensor:
     scale, shift = update
     return half * scale + shift
 
 
-def _unshift_then_unscale(half: Tensor, update: Any) -> Tensor:
+def _unshift_then_unscale(half: Tensor, update: tuple[Tensor, Tensor]) -> Tensor:
     scale, shift = update
     return (half - shift) / scale
 
@@ -155,9 +156,10 @@ class AdditiveCoupling(Coupling):
 
     def half_steps(self) -> list[HalfStep]:
         """Two sums."""
+        join = (_add, _subtract, _same_shape, self.split_dim)
         return [
-            HalfStep(self.Fm, 0, _add, _subtract, _same_shape, self.split_dim, "Fm"),
-            HalfStep(self.Gm, 1, _add, _subtract, _same_shape, self.split_dim, "Gm"),
+            HalfStep(self.Fm, 0, *join, "Fm", adds=1),
+            HalfStep(self.Gm, 1, *join, "Gm", adds=1),
         ]
 
 
@@ -201,8 +203,8 @@ class AffineCoupling(Coupling):
     Real NVP (Dinh et al. 2016, section 3.2).
 
     Args:
-        Fm: a module that returns `(scale, shift)`, both of the first half's shape, given the second;
-            or, with an `adapter`, a module that the adapter makes one of.
+        Fm: a module that returns `(scale, shift)`, both of the first half's shape, given the
+            second; or, with an `adapter`, a module that the adapter makes one of.
         Gm: likewise with the halves swapped; a deep copy of `Fm` if None.
         adapter: a class such as AffineAdapterNaive, put around `Fm` and `Gm`.
         implementation_fwd: accepted for MemCNN's sake; -1, 0 or 1, without effect.
@@ -349,9 +351,7 @@ class Invertible(nn.Module):
     Either may be a module, whose parameters are then this module's too.
     """
 
-    def __init__(
-        self, forward: Callable[..., Any], inverse: Callable[..., Any]
-    ) -> None:
+    def __init__(self, forward: Callable[..., Any], inverse: Callable[..., Any]) -> None:
         super().__init__()
         self.forward_function = forward
         self.inverse_function = inverse

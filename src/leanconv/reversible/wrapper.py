@@ -8,20 +8,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from leanconv.reversible._chain import Stepwise, check_invertible, steps_of
+from leanconv.reversible._chain import Stepwise, steps_of
 from leanconv.reversible._engine import Step, run_steps
+from leanconv.reversible._replay import Function
 from leanconv.reversible.coupling import create_coupling
 
 
 class InvertibleModuleWrapper(Stepwise):
     """Runs an invertible module without keeping what autograd saves; it is rebuilt from the output.
 
-    Wrappers that follow one another, in an nn.Sequential or anywhere, hand their outputs on: only the
-    last one's is held.
+    Wrappers that follow one another, in an nn.Sequential or anywhere, hand their outputs on: only
+    the last one's is held.
 
     Args:
-        fn: a module with `forward` and `inverse`, of one tensor or several; a coupling is undone and
-            run again in one pass, any other module by its inverse and one forward.
+        fn: a module with `forward` and `inverse`, of one tensor or several; a coupling is undone
+            and run again in one pass, any other module by its inverse and one forward.
         keep_input: hold the input of `forward` instead of rebuilding it with `inverse`.
         keep_input_inverse: hold the input of `inverse` instead of rebuilding it with `forward`.
         num_bwd_passes: accepted for MemCNN's sake, at least 1; any number of backward passes works
@@ -65,7 +66,8 @@ class InvertibleModuleWrapper(Stepwise):
     def inverse(self, *yin: Tensor) -> Any:
         """`fn.inverse(*yin)`, with the same saving of memory."""
         if self.disable:
-            return _unpacked(self._fn.inverse(*yin))
+            undo: Function = self._fn.inverse  # type: ignore[assignment]  # torch types it as a tensor
+            return _unpacked(undo(*yin))
         return _unpacked(run_steps(self.steps(inverse=True), yin))
 
     def steps(self, label: str = "", *, inverse: bool = False) -> list[Step]:
