@@ -155,7 +155,9 @@ class Process:
         )
 
     def ask(self, what: str) -> list[float]:
-        assert self.process.stdin and self.process.stdout and self.process.stderr
+        assert self.process.stdin
+        assert self.process.stdout
+        assert self.process.stderr
         try:
             self.process.stdin.write(what + "\n")
             self.process.stdin.flush()
@@ -285,8 +287,8 @@ def verdicts(rows: list[Row], depths: list[int]) -> list[str]:
     quickest = min(peers, key=lambda r: r.ratio)
     lines = [
         f"step time at most 1.05 x the limit: {within:.3f}, {met(within <= 1.05)}",
-        f"step time below every memory-saving peer's: {ours.ratio:.3f} against {quickest.ratio:.3f} "
-        f"({quickest.side}), {met(ours.ratio < quickest.ratio)}",
+        f"step time below every memory-saving peer's: {ours.ratio:.3f} against "
+        f"{quickest.ratio:.3f} ({quickest.side}), {met(ours.ratio < quickest.ratio)}",
     ]
     if ours.peak_bytes:
         keeping = slope(by_side[PEERS[0]].peak_bytes)

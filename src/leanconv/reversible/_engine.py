@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from leanconv.reversible._replay import Replay
 from leanconv.reversible._state import State
-from leanconv.reversible._tape import Held, Shelf, Tape
+from leanconv.reversible._tape import Held, Kinds, Shelf, Tape
 
 RECOMPUTE = "leanconv::recompute"
 
@@ -57,7 +58,6 @@ class Record:
 
     __slots__ = (
         "__weakref__",
-        "counts",
         "feeds",
         "held",
         "held_input",
@@ -65,6 +65,7 @@ class Record:
         "metas",
         "on_rebuilt",
         "replay",
+        "saved",
         "shelf",
         "spy",
         "step",
@@ -74,7 +75,8 @@ class Record:
     def __init__(self, step: Step, spy: Callable[[Tensor], None] | None = None) -> None:
         self.step = step
         self.replay = step.replay()
-        self.counts: list[int] = []
+        # What each part of the step saved; not the tapes, which refer to this record.
+        self.saved: list[Kinds] = []
         # Of each input tensor: dtype and whether it required a gradient.
         self.metas: list[tuple[torch.dtype, bool]] = []
         self.shelf = Shelf()
@@ -89,9 +91,9 @@ class Record:
 
     def tape(self) -> Tape:
         """The tape of the next part of the step."""
-        fetch = self.fetch
-        self.counts.append(0)
-        return Tape(fetch, len(self.counts) - 1, self.spy)
+        tape = Tape(self.fetch, len(self.saved), self.spy)
+        self.saved.append(tape.kinds)
+        return tape
 
     def hold_output(self, state: State) -> None:
         """Hold the step's output; no later record will rebuild it."""
@@ -117,16 +119,13 @@ class Record:
     def rebuild(self) -> None:
         """Undo the step, and shelve what it saved."""
         try:
-            with record_function(RECOMPUTE):
+            # Entering a label costs as much as a small operator; without a profiler nobody sees it.
+            labelled: bool = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+            with record_function(RECOMPUTE) if labelled else nullcontext():
                 output = self._output() if self.held_input is None else None
                 state = self.step.rebuild(output, self)
-            for part, count in enumerate(self.counts):
-                if self.shelf.count(part) != count:
-                    raise RuntimeError(
-                        f"{self.step.label} saved {count} tensors for the backward in its forward "
-                        f"and {self.shelf.count(part)} when run again; its functions must do the "
-                        f"same both times"
-                    )
+            for part, kinds in enumerate(self.saved):
+                self.shelf.refuse_other_than(part, kinds, self.step.label)
             if self.on_rebuilt is not None:
                 self.on_rebuilt(state)
         except BaseException:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from leanconv.reversible._hooks import HookWatch
 
 Function = Callable[..., Any]
+_CPU = torch.device("cpu")
 _Flags = tuple[bool, ...]
 
 # Which buffers a function writes while it runs, by its training flags: learnt on its first run in
@@ -72,35 +74,25 @@ class Replay:
 
         `saved` tells how many tensors autograd has saved so far.
         """
-        devices = {x.device for x in inputs if x.device.type != "meta"} | {torch.device("cpu")}
+        devices = _devices(inputs)
         self.autocast = _Autocast.now(devices)
-        known = self._known_written()
+        buffers = {(i, name): buffer for i, name, buffer in self._buffers()}
+        known = self._known_written() if buffers else frozenset()
         copied = {
-            (i, name): buffer.clone()
-            for i, name, buffer in self._buffers()
-            if known is None or (i, name) in known
+            key: buffer.clone() for key, buffer in buffers.items() if known is None or key in known
         }
-        versions = {(i, name): buffer._version for i, name, buffer in self._buffers()}
+        versions = {key: buffer._version for key, buffer in buffers.items()}
         random_states = [(device, _random_state(device)) for device in devices]
         self.hooks = HookWatch.over(self.modules, saved)
-        with self.hooks.watching() if self.hooks else ExitStack():
+        with self.hooks.watching() if self.hooks else nullcontext():
             result = self.function(*inputs)
         self.random_states = [
             (device, state)
             for device, state in random_states
             if not torch.equal(state, _random_state(device))
         ]
-        now = {(i, name): buffer for i, name, buffer in self._buffers()}
-        self.written = {
-            key: copy
-            for key, copy in copied.items()
-            if key not in now or now[key]._version != versions[key]
-        }
-        changed = {key for key, buffer in now.items() if versions.get(key) != buffer._version}
-        if self.modules and (known is None or not changed <= known):
-            _written.setdefault(self.modules[0], {})[self.training] = frozenset(
-                changed | (known or set())
-            )
+        if buffers:
+            self._note_written(copied, versions, known)
         self._note_tensors(versions)
         return result
 
@@ -110,27 +102,67 @@ class Replay:
         Grad mode is the caller's.
         """
         self._refuse_changed()
-        with ExitStack() as stack:
-            stack.enter_context(self.surroundings())
-            stack.enter_context(_random(self.random_states))
-            stack.enter_context(self._stand_in_buffers())
+        undo: list[Callable[[], object]] = []
+        try:
+            self._enter_surroundings(undo)
+            if self.random_states:
+                self._enter_random_states(undo)
+            self._enter_stand_in_buffers(undo)
             if self.hooks:
-                stack.enter_context(self.hooks.observers_silenced())
+                silenced = self.hooks.observers_silenced()
+                silenced.__enter__()
+                undo.append(partial(silenced.__exit__, None, None, None))
             return (function or self.function)(*inputs)
+        finally:
+            for put_back in reversed(undo):
+                put_back()
 
-    @contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """The first run's autocast, training flags and parameters, for as long as this lasts."""
-        with ExitStack() as stack:
-            self.autocast.enter(stack)
-            stack.callback(_set_training, self.modules, [m.training for m in self.modules])
+    def _enter_surroundings(self, undo: list[Callable[[], object]]) -> None:
+        """The first run's autocast, training flags and parameters."""
+        self.autocast.enter(undo)
+        now = tuple(m.training for m in self.modules)
+        if now != self.training:
+            undo.append(lambda: _set_training(self.modules, now))
             _set_training(self.modules, self.training)
-            for owner, name, tensor, _ in self.tensors:
-                current = owner.get(name)
-                if current is not tensor:  # functional_call, or load_state_dict(assign=True)
-                    stack.callback(owner.__setitem__, name, current)
-                    owner[name] = tensor
-            yield
+        for owner, name, tensor, _ in self.tensors:
+            current = owner.get(name)
+            if current is not tensor:  # functional_call, or load_state_dict(assign=True)
+                undo.append(partial(owner.__setitem__, name, current))
+                owner[name] = tensor
+
+    def _enter_random_states(self, undo: list[Callable[[], object]]) -> None:
+        current = [(device, _random_state(device)) for device, _ in self.random_states]
+        undo.append(lambda: _set_random_states(current))
+        _set_random_states(self.random_states)
+
+    def _enter_stand_in_buffers(self, undo: list[Callable[[], object]]) -> None:
+        """Copies for the buffers that the run writes, those it reads as they were before."""
+        for i, module in enumerate(self.modules):
+            buffers = module._buffers
+            if not buffers:
+                continue
+            statistics = _keeps_statistics(module)
+            if not statistics and not self.written:
+                continue
+            undo.append(partial(buffers.update, dict(buffers)))
+            for name, buffer in buffers.items():
+                like = self.written.get((i, name), buffer if statistics else None)
+                if like is not None:
+                    buffers[name] = like.clone()
+
+    def _note_written(
+        self,
+        copied: dict[tuple[int, str], Tensor],
+        versions: dict[tuple[int, str], int],
+        known: frozenset[tuple[int, str]] | None,
+    ) -> None:
+        now = {(i, name): buffer._version for i, name, buffer in self._buffers()}
+        changed = {key for key, version in now.items() if versions.get(key) != version}
+        self.written = {key: copy for key, copy in copied.items() if key in changed}
+        if known is None or not changed <= known:
+            _written.setdefault(self.modules[0], {})[self.training] = frozenset(
+                changed | (known or set())
+            )
 
     def _buffers(self) -> Iterator[tuple[int, str, Tensor]]:
         for i, module in enumerate(self.modules):
@@ -166,20 +198,6 @@ class Replay:
                     f"backward and needs it as it was: step the optimizer after the backward"
                 )
 
-    @contextmanager
-    def _stand_in_buffers(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for i, module in enumerate(self.modules):
-                if not module._buffers:
-                    continue
-                statistics = _keeps_statistics(module)
-                for name, buffer in list(module._buffers.items()):
-                    like = self.written.get((i, name), buffer if statistics else None)
-                    if like is not None:
-                        stack.callback(module._buffers.__setitem__, name, buffer)
-                        module._buffers[name] = like.clone()
-            yield
-
 
 def _keeps_statistics(module: nn.Module) -> bool:
     return module.training and isinstance(module, _NormBase)
@@ -189,6 +207,12 @@ def _set_training(modules: Iterable[nn.Module], flags: Iterable[bool]) -> None:
     for module, flag in zip(modules, flags, strict=True):
         if module.training != flag:
             module.training = flag
+
+
+def _devices(inputs: tuple[Tensor, ...]) -> list[torch.device]:
+    """The CPU, and the inputs' other devices: whose generators a function may draw from."""
+    others = {x.device for x in inputs if x.device.type not in ("cpu", "meta")}
+    return [_CPU, *others]
 
 
 def _random_state(device: torch.device) -> Tensor:
@@ -205,16 +229,9 @@ def _set_random_state(device: torch.device, state: Tensor) -> None:
         torch.get_device_module(device).set_rng_state(state, device)
 
 
-@contextmanager
-def _random(states: list[tuple[torch.device, Tensor]]) -> Iterator[None]:
-    current = [(device, _random_state(device)) for device, _ in states]
-    try:
-        for device, state in states:
-            _set_random_state(device, state)
-        yield
-    finally:
-        for device, state in current:
-            _set_random_state(device, state)
+def _set_random_states(states: list[tuple[torch.device, Tensor]]) -> None:
+    for device, state in states:
+        _set_random_state(device, state)
 
 
 class _Autocast:
@@ -235,11 +252,14 @@ class _Autocast:
         )
         return cls(settings, torch.is_autocast_cache_enabled())
 
-    def enter(self, stack: ExitStack) -> None:
+    def enter(self, undo: list[Callable[[], object]]) -> None:
+        """These settings, until what is appended to `undo` is called."""
         for kind, enabled, dtype in self.settings:
             now = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
             # The backward of a run outside autocast may itself run inside one.
             if now != (enabled, dtype) and (enabled or now[0]):
-                stack.enter_context(
-                    torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self.cached)
+                context = torch.autocast(
+                    kind, dtype=dtype, enabled=enabled, cache_enabled=self.cached
                 )
+                context.__enter__()
+                undo.append(partial(context.__exit__, None, None, None))

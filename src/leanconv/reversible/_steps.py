@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from leanconv.reversible._engine import Record
 from leanconv.reversible._replay import Function, Replay
@@ -65,13 +64,10 @@ class HalfStep:
         tape = record.tape()
         replay = record.replay
         with tape.recording():
-            update = self._call(lambda x: replay.run((x,), lambda: tape.count), source)
-        record.counts[0] = tape.count
+            update = self._call(lambda x: replay.run((x,), lambda: len(tape.kinds)), source)
         self.check(update, target, self.label)
-        tape = record.tape()
-        with tape.recording():
+        with record.tape().recording():
             halves[self.target] = self.combine(target, update)
-        record.counts[1] = tape.count
         return State(tuple(halves), self.split_dim)
 
     def rebuild(self, output: State | None, record: Record) -> State:
@@ -87,11 +83,11 @@ class HalfStep:
         target = halves[self.target]
         if held is None:
             with torch.no_grad():
-                target = self.uncombine(target, tree_map(_plain, update))
+                target = self.uncombine(target, _plain(update))
         target = _reborn(target, record.metas[self.target])
-        if record.counts[1]:
+        if record.saved[1]:
             with torch.enable_grad(), record.shelf.collecting(1):
-                self.combine(target, tree_map(_cut, update))
+                self.combine(target, _cut(update))
         halves[self.target] = target.detach()
         halves[1 - self.target] = source.detach()
         return State(tuple(halves), self.split_dim)
@@ -145,8 +141,7 @@ class WholeStep:
         record.metas = [(x.dtype, x.requires_grad) for x in inputs]
         tape = record.tape()
         with tape.recording():
-            result = record.replay.run(inputs, lambda: tape.count)
-        record.counts[0] = tape.count
+            result = record.replay.run(inputs, lambda: len(tape.kinds))
         return State(self._tensors(result))
 
     def rebuild(self, output: State | None, record: Record) -> State:
@@ -164,7 +159,7 @@ class WholeStep:
                 f"takes {len(record.metas)}"
             )
         inputs = tuple(_reborn(x, meta) for x, meta in zip(inputs, record.metas, strict=True))
-        if record.counts[0] or record.replay.random_states:
+        if record.saved[0] or record.replay.random_states:
             with torch.enable_grad(), record.shelf.collecting(0):
                 again = self._tensors(record.replay.run_again(*inputs))
             if record.replay.random_states and held is None:
@@ -199,8 +194,14 @@ def _reborn(x: Tensor, meta: tuple[torch.dtype, bool]) -> Tensor:
 
 
 def _cut(x: Any) -> Any:
-    return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+    """The same as leaves."""
+    if isinstance(x, Tensor):
+        return x.detach().requires_grad_(x.requires_grad)
+    return type(x)(_cut(item) for item in x) if isinstance(x, (tuple, list)) else x
 
 
 def _plain(x: Any) -> Any:
-    return x.detach() if isinstance(x, Tensor) else x
+    """The same without a graph."""
+    if isinstance(x, Tensor):
+        return x.detach()
+    return type(x)(_plain(item) for item in x) if isinstance(x, (tuple, list)) else x

@@ -13,57 +13,49 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 Fetch = Callable[[int, int], Tensor]
-
-
-class Slot:
-    """What autograd holds in place of one saved tensor."""
-
-    __slots__ = ("dtype", "fetch", "index", "part", "shape")
-
-    def __init__(self, fetch: Fetch, part: int, index: int, tensor: Tensor) -> None:
-        self.fetch = fetch
-        self.part = part
-        self.index = index
-        self.shape = tensor.shape
-        self.dtype = tensor.dtype
-
-    def tensor(self) -> Tensor:
-        """The tensor itself, rebuilt where it must be."""
-        tensor = self.fetch(self.part, self.index)
-        if tensor.shape != self.shape or tensor.dtype != self.dtype:
-            raise RuntimeError(
-                f"a reversible block saved a tensor of shape {tuple(self.shape)} and "
-                f"{self.dtype} in the forward and of {tuple(tensor.shape)} and {tensor.dtype} when "
-                f"run again; its functions must do the same both times"
-            )
-        return tensor
+# What autograd holds: a slot's number; a parameter itself, which costs nothing, and its version.
+_Packed = int | tuple[nn.Parameter, int]
+# Shape and dtype of each saved tensor, in order.
+Kinds = list[tuple[torch.Size, torch.dtype]]
 
 
 class Tape:
     """The slots of one part of a step: the function, or the sum that joins it to the stream."""
 
-    __slots__ = ("bytes_saved", "count", "fetch", "part", "spy")
+    __slots__ = ("_fetch", "_part", "_spy", "kinds")
 
     def __init__(self, fetch: Fetch, part: int, spy: Callable[[Tensor], None] | None) -> None:
-        self.fetch = fetch
-        self.part = part
-        self.count = 0
-        self.spy = spy
+        self._fetch = fetch
+        self._part = part
+        self._spy = spy
+        self.kinds: Kinds = []
 
     def recording(self) -> AbstractContextManager[Any]:
         """Autograd saves slots while this lasts."""
-        return saved_tensors_hooks(self._pack, Slot.tensor)
+        return saved_tensors_hooks(self._pack, self._unpack)
 
-    def _pack(self, tensor: Tensor) -> Slot:
-        slot = Slot(self.fetch, self.part, self.count, tensor)
-        self.count += 1
-        if self.spy is not None:
-            self.spy(tensor)
-        return slot
+    def _pack(self, tensor: Tensor) -> _Packed:
+        if self._spy is not None:
+            self._spy(tensor)
+        if type(tensor) is nn.Parameter:
+            return tensor, tensor._version
+        self.kinds.append((tensor.shape, tensor.dtype))
+        return len(self.kinds) - 1
+
+    def _unpack(self, packed: _Packed) -> Tensor:
+        if isinstance(packed, int):
+            return self._fetch(self._part, packed)
+        parameter, version = packed
+        if parameter._version != version:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(parameter.shape)} that a gradient needs was changed "
+                f"in place after the forward; step the optimizer after the backward"
+            )
+        return parameter
 
 
 class Shelf:
@@ -78,18 +70,37 @@ class Shelf:
 
     def collecting(self, part: int) -> AbstractContextManager[Any]:
         """What autograd saves while this lasts is put here."""
+        saved = self._saved
         index = 0
 
         def pack(tensor: Tensor) -> None:
             nonlocal index
-            self._saved[part, index] = (tensor.detach(), tensor._version)
-            index += 1
+            if type(tensor) is not nn.Parameter:
+                saved[part, index] = (tensor.detach(), tensor._version)
+                index += 1
 
         return saved_tensors_hooks(pack, _never)
 
-    def count(self, part: int) -> int:
-        """How many tensors of a part are here."""
-        return sum(1 for saved_part, _ in self._saved if saved_part == part)
+    def refuse_other_than(self, part: int, kinds: Kinds, label: str) -> None:
+        """Raise if the second run did not save what the first did.
+
+        Raises:
+            RuntimeError: naming the first difference.
+        """
+        count = sum(1 for saved_part, _ in self._saved if saved_part == part)
+        if count != len(kinds):
+            raise RuntimeError(
+                f"{label} saved {len(kinds)} tensors for the backward in its forward and {count} "
+                f"when run again; its functions must do the same both times"
+            )
+        for index, (shape, dtype) in enumerate(kinds):
+            tensor, _ = self._saved[part, index]
+            if tensor.shape != shape or tensor.dtype != dtype:
+                raise RuntimeError(
+                    f"{label} saved a tensor of shape {tuple(shape)} and {dtype} in its forward "
+                    f"and of {tuple(tensor.shape)} and {tensor.dtype} when run again; its "
+                    f"functions must do the same both times"
+                )
 
     def take(self, part: int, index: int) -> Tensor | None:
         """A tensor, which is not kept here any longer; None where it is not here."""
