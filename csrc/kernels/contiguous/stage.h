@@ -1,0 +1,105 @@
+// Staging: part of a source plane as floats, split into phases, with zeros beside its rows.
+#pragma once
+
+#include "kernels/contiguous/axis.h"
+#include "simd/vec.h"
+
+namespace leanconv::LEANCONV_ISA {
+
+// The part of the result that one job makes: some of every piece's positions along `axis`, the same of
+// each, so that pieces still interleave.
+struct Band {
+  int axis;
+  int64_t largest, index, count;  // of the axis's pieces the largest; which band of how many
+  int64_t begin(int d, int64_t size) const { return d == axis ? smaller(size, largest * index / count) : 0; }
+  int64_t end(int d, int64_t size) const {
+    return d == axis ? smaller(size, largest * (index + 1) / count) : size;
+  }
+};
+
+// Source positions [low, high) of an axis, in each phase; along the row also those outside the source.
+struct Extent {
+  int64_t low, high;
+  int64_t size() const { return high > low ? high - low : 0; }
+};
+
+inline Extent extent_of(const Axis& axis, const Band& band, int d, bool padded) {
+  int64_t begin = axis.largest_piece, end = 0;
+  for (int64_t i = 0; i < axis.pieces; ++i) {
+    begin = smaller(begin, band.begin(d, axis.piece[i].size));
+    end = larger(end, band.end(d, axis.piece[i].size));
+  }
+  Extent extent{begin + axis.lowest_tap, end + axis.highest_tap};
+  if (!padded) {
+    extent.low = larger(extent.low, 0);
+    extent.high = smaller(extent.high, phase_size(axis, 0));
+  }
+  return extent;
+}
+
+struct Staged {
+  Extent extent[3];
+  int64_t pitch, slice, phase;  // floats from row to row, slice to slice, phase to phase
+  int64_t phases[3];
+
+  Staged(const Axis* axes, const Band& band) {
+    for (int d = 0; d < 3; ++d) {
+      extent[d] = extent_of(axes[d], band, d, d == 2);
+      phases[d] = axes[d].phases;
+    }
+    // The last vector of a row may reach past what is needed, in reading and in gathering.
+    pitch = round_up(extent[2].size() + Vec::width, Vec::width);
+    slice = pitch * extent[1].size();
+    phase = slice * extent[0].size();
+  }
+  int64_t floats() const { return phase * phases[0] * phases[1] * phases[2] + Vec::width; }
+  int64_t phase_start(int64_t d, int64_t h, int64_t w) const {
+    return ((d * phases[1] + h) * phases[2] + w) * phase;
+  }
+};
+
+inline void fill_zero(float* p, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) p[i] = 0.0f;
+}
+
+// Elements [0, count) of src, every `step`-th, as floats; up to a vector's end, zeros.
+template <class T>
+void gather_row(const T* src, int64_t step, int64_t count, float* dst) {
+  if (step == 1) {
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) Vec::load(src + i).store(dst + i);
+    if (i < count) Vec::load_partial(src + i, int(count - i)).store(dst + i);
+  } else if (step == 2) {
+    for (int64_t i = 0; i < count; ++i) dst[i] = to_float(src[2 * i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) dst[i] = to_float(src[step * i]);
+  }
+}
+
+// Fills `out` with the source plane's part that the band needs; what lies beside the rows stays as it is,
+// zeros if it was zeroed once.
+template <class T>
+void stage(const T* plane, const Axis* axes, const Staged& staged, float* out) {
+  const int64_t height = axes[1].source_size, width = axes[2].source_size;
+  const Extent* extent = staged.extent;
+  for (int64_t pd = 0; pd < staged.phases[0]; ++pd)
+    for (int64_t ph = 0; ph < staged.phases[1]; ++ph)
+      for (int64_t pw = 0; pw < staged.phases[2]; ++pw) {
+        float* row = out + staged.phase_start(pd, ph, pw);
+        const int64_t columns = phase_size(axes[2], pw);
+        const int64_t first = smaller(larger(0, extent[2].low), columns);
+        const int64_t last = larger(first, smaller(columns, extent[2].high));
+        const int64_t before = smaller(first - extent[2].low, staged.pitch);
+        const int64_t depth_end = smaller(extent[0].high, phase_size(axes[0], pd));
+        const int64_t height_end = smaller(extent[1].high, phase_size(axes[1], ph));
+        for (int64_t d = extent[0].low; d < depth_end; ++d)
+          for (int64_t h = extent[1].low; h < height_end; ++h) {
+            float* to = row + (d - extent[0].low) * staged.slice + (h - extent[1].low) * staged.pitch;
+            const T* from =
+                plane + ((d * staged.phases[0] + pd) * height + h * staged.phases[1] + ph) * width + pw;
+            gather_row(from + first * staged.phases[2], staged.phases[2], last - first, to + before);
+          }
+      }
+}
+
+}  // namespace leanconv::LEANCONV_ISA
