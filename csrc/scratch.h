@@ -18,7 +18,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { std::free(data_); }
 
-  float* data() { return data_; }
+  float* data() const { return data_; }
 
  private:
   float* data_ = nullptr;
@@ -28,5 +28,9 @@ inline int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit 
 inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+inline void fill_zero(float* p, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) p[i] = 0.0f;
+}
 
 }  // namespace leanconv::LEANCONV_ISA

@@ -16,3 +16,7 @@
 #else
 #include "simd/baseline.h"
 #endif
+
+#if defined(LEANCONV_ISA_avx512) || defined(LEANCONV_ISA_avx2)
+#include "simd/transpose.h"
+#endif

@@ -4,8 +4,7 @@
 // converted once into scratch.
 #pragma once
 
-#include "kernels/channels_last/reach.h"
-#include "simd/vec.h"
+#include "kernels/channels_last/rows.h"
 
 namespace leanconv::LEANCONV_ISA {
 
@@ -44,7 +43,7 @@ class Source {
     origin_ = scratch - slice * slice_stride_ - row * row_stride();
   }
 
-  const float* slice(int64_t d) const { return origin_ + d * slice_stride_; }
+  View view() const { return {origin_, slice_stride_, row_stride(), pixel_stride()}; }
 
  private:
   void convert_row(const T* from, float* to) const {

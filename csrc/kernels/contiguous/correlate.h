@@ -6,7 +6,7 @@
 
 namespace leanconv::LEANCONV_ISA {
 
-constexpr int64_t kMaxTapSlices = 64;  // taps along the depth in one pass
+constexpr int64_t kMaxSlices = 64;  // of all sources and taps along the depth, in one pass
 
 // What all jobs of one call share.
 struct Plan {
@@ -15,6 +15,7 @@ struct Plan {
   int64_t bands;
   int band_axis;
   int64_t sources;        // planes that are summed into one of the result's
+  int64_t source_taps;    // from a source's weights to the next one's
   int64_t staged_floats;  // of one source, the largest band's
   int64_t piece_floats, weight_floats;
 
@@ -23,8 +24,9 @@ struct Plan {
 };
 
 inline void finish_plan(const Problem& p, const int64_t* result_size, int64_t planes, int64_t sources,
-                        Plan& plan) {
+                        int64_t source_taps, Plan& plan) {
   plan.sources = sources;
+  plan.source_taps = source_taps;
   int64_t elements = 1;
   for (int d = 0; d < 3; ++d) {
     plan.kernel[d] = p.kernel[d];
@@ -34,7 +36,7 @@ inline void finish_plan(const Problem& p, const int64_t* result_size, int64_t pl
   plan.band_axis = plan.axes[0].largest_piece > 1 ? 0 : plan.axes[1].largest_piece > 1 ? 1 : 2;
   // Enough bands for the threads to share few planes, and none larger than half a megabyte.
   const int64_t for_threads = planes < 4 * p.num_threads ? ceil_div(4 * p.num_threads, planes) : 1;
-  const int64_t for_cache = ceil_div(elements, 128 * 1024);
+  const int64_t for_cache = ceil_div(elements * sources, 128 * 1024);
   const int64_t longest = larger(plan.axes[plan.band_axis].largest_piece, 1);
   const int64_t unit = plan.band_axis == 2 ? 256 : 4;
   plan.bands = larger(1, smaller(larger(for_threads, for_cache), longest / unit));
@@ -47,7 +49,9 @@ inline void finish_plan(const Problem& p, const int64_t* result_size, int64_t pl
   plan.piece_floats =
       plan.axes[2].pieces * plan.axes[1].largest_piece * round_up(plan.axes[2].largest_piece, Vec::width) +
       Vec::width;
-  plan.weight_floats = p.kernel[0] * p.kernel[1] * p.kernel[2] + kMaxWindow;
+  plan.weight_floats =
+      round_up(smaller(sources * p.kernel[0], kMaxSlices) * p.kernel[1] * p.kernel[2] + kMaxWindow, 16);
+  plan.piece_floats = round_up(plan.piece_floats, 16);
 }
 
 // Row after row of pieces, interleaved into a row of the result.
@@ -87,7 +91,7 @@ class Correlation {
     stage(plane, plan_.axes, staged_, sources_ + number * plan_.staged_floats);
   }
 
-  // Source i goes with the taps at weight + i * taps.
+  // Source i goes with the taps at weight + i * source_taps.
   void run(const T* weight, float bias, T* result) {
     const Axis* axes = plan_.axes;
     for (int64_t i = 0; i < axes[0].pieces; ++i)
@@ -145,62 +149,55 @@ class Correlation {
     int64_t stride, rows_begin, rows, columns_begin, columns;
   };
 
-  // The sum over all sources and groups of taps, one pass each.
+  // The sum over all groups of taps, one pass each.
   void run_piece(const Piece& depth, int64_t d, const Piece& height, const Piece& columns, const T* weight,
                  float bias, const Target& target) {
     bool started = false;
-    const int64_t taps = plan_.kernel[0] * plan_.kernel[1] * plan_.kernel[2];
-    for (int64_t m = 0; m < plan_.sources; ++m)
-      for (int64_t i = 0; i < depth.group_count; ++i)
-        for (int64_t j = 0; j < height.group_count; ++j)
-          for (int64_t k = 0; k < columns.group_count; ++k) {
-            const TapGroup& rows = height.groups[j];
-            const int64_t chunks = columns.groups[k].count == 0 ? 0 : ceil_div(rows.count, kMaxWindow);
-            for (int64_t c = 0; c < chunks; ++c) {
-              Taps part{depth.groups[i],
-                        rows,
-                        columns.groups[k],
-                        0,
-                        0,
-                        rows.count * c / chunks,
-                        rows.count * (c + 1) / chunks};
-              for (; part.d0 < part.depth.count; part.d0 = part.d1) {
-                part.d1 = smaller(part.depth.count, part.d0 + kMaxTapSlices);
-                started |= pass(m, part, d, weight + m * taps, bias, started, target);
-              }
-            }
+    for (int64_t i = 0; i < depth.group_count; ++i)
+      for (int64_t j = 0; j < height.group_count; ++j)
+        for (int64_t k = 0; k < columns.group_count; ++k) {
+          const TapGroup& rows = height.groups[j];
+          const int64_t chunks = columns.groups[k].count == 0 ? 0 : ceil_div(rows.count, kMaxWindow);
+          for (int64_t c = 0; c < chunks; ++c) {
+            const Taps taps{depth.groups[i], rows, columns.groups[k], rows.count * c / chunks,
+                            rows.count * (c + 1) / chunks};
+            const int64_t slices = plan_.sources * taps.depth.count;
+            for (int64_t s = 0; s < slices; s += kMaxSlices)
+              started |= pass(taps, d, s, smaller(slices, s + kMaxSlices), weight, bias, started, target);
           }
+        }
     if (started) return;
     for (int64_t r = 0; r < target.rows; ++r)
       for (int64_t c = 0; c < target.columns; ++c) target.out[r * target.stride + c] = bias;
   }
 
-  // Taps [d0, d1) x [h0, h1) of two groups, and all of the row's.
+  // All taps of the groups along the depth and the row, [h0, h1) of that along the height.
   struct Taps {
     const TapGroup &depth, &height, &row;
-    int64_t d0, d1, h0, h1;
+    int64_t h0, h1;
   };
 
-  // False where none of the taps' slices exists.
-  bool pass(int64_t source_number, const Taps& taps, int64_t d, const T* weight, float bias, bool accumulate,
-            const Target& target) {
+  // Slices [begin, end) of all sources' taps along the depth. False where none of them exists.
+  bool pass(const Taps& taps, int64_t d, int64_t begin, int64_t end, const T* weight, float bias,
+            bool accumulate, const Target& target) {
     const TapGroup &groups_d = taps.depth, &groups_h = taps.height, &groups_w = taps.row;
     const int64_t h0 = taps.h0, h1 = taps.h1;
     const Extent* extent = staged_.extent;
     const int64_t window = h1 - h0;
     const int64_t depth_size = phase_size(plan_.axes[0], groups_d.phase);
     const int64_t height_size = phase_size(plan_.axes[1], groups_h.phase);
-    int64_t offsets[kMaxTapSlices];
-    const float* weights[kMaxTapSlices];
+    int64_t offsets[kMaxSlices];
+    const float* weights[kMaxSlices];
     int64_t slices = 0;
     float* packed = packed_;
-    for (int64_t i = taps.d0; i < taps.d1; ++i) {
+    for (int64_t s = begin; s < end; ++s) {
+      const int64_t source = s / groups_d.count, i = s % groups_d.count;
       const int64_t at = d + groups_d.first + i * groups_d.step;
       if (at < 0 || at >= depth_size) continue;
-      offsets[slices] = (at - extent[0].low) * staged_.slice;
+      offsets[slices] = source * plan_.staged_floats + (at - extent[0].low) * staged_.slice;
       weights[slices++] = packed;
-      const T* plane =
-          weight + (groups_d.first_tap + i * groups_d.tap_step) * plan_.kernel[1] * plan_.kernel[2];
+      const T* plane = weight + source * plan_.source_taps +
+                       (groups_d.first_tap + i * groups_d.tap_step) * plan_.kernel[1] * plan_.kernel[2];
       for (int64_t k = 0; k < groups_w.count; ++k)
         for (int64_t h = h0; h < h1; ++h)
           *packed++ = to_float(plane[(groups_h.first_tap + h * groups_h.tap_step) * plan_.kernel[2] +
@@ -218,8 +215,7 @@ class Correlation {
     w.accumulate = accumulate;
     w.bias = bias;
     w.out_stride = step * target.stride;
-    const float* source = sources_ + source_number * plan_.staged_floats +
-                          staged_.phase_start(groups_d.phase, groups_h.phase, groups_w.phase) +
+    const float* source = sources_ + staged_.phase_start(groups_d.phase, groups_h.phase, groups_w.phase) +
                           target.columns_begin + groups_w.first - extent[2].low;
     // Rows that a tap step apart are windows of their own.
     for (int64_t r = 0; r < step && r < target.rows; ++r) {

@@ -47,14 +47,14 @@ class Sums {
 template <class T>
 class WeightGradient {
  public:
-  WeightGradient(const Plan& plan, const Band& band, bool with_bias, float* staged)
-      : plan_(plan), band_(band), staged_(plan.axes, band), with_bias_(with_bias), source_(staged) {
+  WeightGradient(const Plan& plan, const Band& band, float* staged)
+      : plan_(plan), band_(band), staged_(plan.axes, band), source_(staged) {
     fill_zero(source_, plan.staged_floats);
   }
 
   void stage_input(const T* plane) { stage(plane, plan_.axes, staged_, source_); }
 
-  void add(const T* grad_plane, float* converted, Sums sums) {
+  void add(const T* grad_plane, float* converted, Sums sums, bool with_bias) {
     const int64_t* size = plan_.result_size;
     const int64_t d_end = band_.end(0, size[0]), h_begin = band_.begin(1, size[1]),
                   h_end = band_.end(1, size[1]);
@@ -69,7 +69,7 @@ class WeightGradient {
           const Block block{d, h, smaller(h_end, h + block_rows), c,
                             smaller(block_columns, column + columns - c)};
           sums.make_room((block.h_end - block.h) * ceil_div(block.columns, Vec::width));
-          add_block(grad_plane, converted, block, sums.vectors());
+          add_block(grad_plane, converted, block, sums.vectors(), with_bias);
         }
     }
   }
@@ -79,7 +79,7 @@ class WeightGradient {
     int64_t d, h, h_end, column, columns;
   };
 
-  void add_block(const T* grad_plane, float* converted, const Block& block, float* sums) {
+  void add_block(const T* grad_plane, float* converted, const Block& block, float* sums, bool with_bias) {
     const int64_t width = plan_.result_size[2], rows = block.h_end - block.h;
     const T* from = grad_plane + (block.d * plan_.result_size[1] + block.h) * width + block.column;
     const float* grad = reinterpret_cast<const float*>(from);
@@ -90,7 +90,7 @@ class WeightGradient {
         gather_row(from + r * width, 1, block.columns, converted + r * stride);
       grad = converted;
     }
-    if (with_bias_) add_bias(grad, stride, rows, block.columns, sums);
+    if (with_bias) add_bias(grad, stride, rows, block.columns, sums);
     const Piece &depth = plan_.axes[0].piece[0], &height = plan_.axes[1].piece[0],
                 &row = plan_.axes[2].piece[0];
     for (int64_t i = 0; i < depth.group_count; ++i)
@@ -156,7 +156,6 @@ class WeightGradient {
   const Plan& plan_;
   const Band band_;
   const Staged staged_;
-  const bool with_bias_;
   float* source_;
 };
 

@@ -58,10 +58,6 @@ struct Staged {
   }
 };
 
-inline void fill_zero(float* p, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) p[i] = 0.0f;
-}
-
 // Elements [0, count) of src, every `step`-th, as floats; up to a vector's end, zeros.
 template <class T>
 void gather_row(const T* src, int64_t step, int64_t count, float* dst) {
