@@ -64,6 +64,18 @@ inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+// The even and the odd lanes of a followed by b, and the way back.
+inline void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  const __m256d low = _mm256_castps_pd(_mm256_shuffle_ps(a.v, b.v, 0x88));
+  const __m256d high = _mm256_castps_pd(_mm256_shuffle_ps(a.v, b.v, 0xdd));
+  even = {_mm256_castpd_ps(_mm256_permute4x64_pd(low, 0xd8))};
+  odd = {_mm256_castpd_ps(_mm256_permute4x64_pd(high, 0xd8))};
+}
+inline void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
+  const __m256 low = _mm256_unpacklo_ps(even.v, odd.v), high = _mm256_unpackhi_ps(even.v, odd.v);
+  a = {_mm256_permute2f128_ps(low, high, 0x20)};
+  b = {_mm256_permute2f128_ps(low, high, 0x31)};
+}
 inline float sum(Vec a) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));

@@ -51,6 +51,17 @@ inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// The even and the odd lanes of a followed by b, and the way back.
+inline void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  even = {_mm512_permutex2var_ps(a.v, evens, b.v)};
+  odd = {_mm512_permutex2var_ps(a.v, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), b.v)};
+}
+inline void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  a = {_mm512_permutex2var_ps(even.v, first, odd.v)};
+  b = {_mm512_permutex2var_ps(even.v, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd.v)};
+}
 inline float sum(Vec a) { return _mm512_reduce_add_ps(a.v); }
 
 }  // namespace leanconv::LEANCONV_ISA

@@ -42,6 +42,15 @@ inline Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
 inline Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
 inline Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
+// The even and the odd lanes of a followed by b, and the way back.
+inline void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  even = {Vec::Native{a.v[0], a.v[2], b.v[0], b.v[2]}};
+  odd = {Vec::Native{a.v[1], a.v[3], b.v[1], b.v[3]}};
+}
+inline void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
+  a = {Vec::Native{even.v[0], odd.v[0], even.v[1], odd.v[1]}};
+  b = {Vec::Native{even.v[2], odd.v[2], even.v[3], odd.v[3]}};
+}
 inline float sum(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 
 }  // namespace leanconv::LEANCONV_ISA

@@ -42,6 +42,15 @@ inline Vec operator+(Vec a, Vec b) { return {vaddq_f32(a.v, b.v)}; }
 inline Vec operator-(Vec a, Vec b) { return {vsubq_f32(a.v, b.v)}; }
 inline Vec operator*(Vec a, Vec b) { return {vmulq_f32(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
+// The even and the odd lanes of a followed by b, and the way back.
+inline void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
+  even = {vuzp1q_f32(a.v, b.v)};
+  odd = {vuzp2q_f32(a.v, b.v)};
+}
+inline void interleave(Vec even, Vec odd, Vec& a, Vec& b) {
+  a = {vzip1q_f32(even.v, odd.v)};
+  b = {vzip2q_f32(even.v, odd.v)};
+}
 inline float sum(Vec a) { return vaddvq_f32(a.v); }
 
 }  // namespace leanconv::LEANCONV_ISA

@@ -63,7 +63,14 @@ void scatter_row(const float* piece, int64_t piece_stride, int64_t pieces, int64
     if (i < count) Vec::load_partial(piece + i, int(count - i)).store_partial(dst + i, int(count - i));
   } else if (pieces == 2) {
     const float* odd = piece + piece_stride;
-    for (int64_t i = 0; i < count / 2; ++i) {
+    int64_t i = 0;
+    for (; i + Vec::width <= count / 2; i += Vec::width) {
+      Vec a, b;
+      interleave(Vec::load(piece + i), Vec::load(odd + i), a, b);
+      a.store(dst + 2 * i);
+      b.store(dst + 2 * i + Vec::width);
+    }
+    for (; i < count / 2; ++i) {
       dst[2 * i] = from_float<T>(piece[i]);
       dst[2 * i + 1] = from_float<T>(odd[i]);
     }

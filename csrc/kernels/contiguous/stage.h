@@ -65,11 +65,26 @@ void gather_row(const T* src, int64_t step, int64_t count, float* dst) {
     int64_t i = 0;
     for (; i + Vec::width <= count; i += Vec::width) Vec::load(src + i).store(dst + i);
     if (i < count) Vec::load_partial(src + i, int(count - i)).store(dst + i);
-  } else if (step == 2) {
-    for (int64_t i = 0; i < count; ++i) dst[i] = to_float(src[2 * i]);
   } else {
     for (int64_t i = 0; i < count; ++i) dst[i] = to_float(src[step * i]);
   }
+}
+
+// The even elements to one row and the odd ones to another; `pairs` of both, then perhaps one even more.
+template <class T>
+void split_row(const T* src, int64_t pairs, bool one_more, float* even, float* odd) {
+  int64_t i = 0;
+  for (; i + Vec::width <= pairs; i += Vec::width) {
+    Vec a, b;
+    deinterleave(Vec::load(src + 2 * i), Vec::load(src + 2 * i + Vec::width), a, b);
+    a.store(even + i);
+    b.store(odd + i);
+  }
+  for (; i < pairs; ++i) {
+    even[i] = to_float(src[2 * i]);
+    odd[i] = to_float(src[2 * i + 1]);
+  }
+  if (one_more) even[pairs] = to_float(src[2 * pairs]);
 }
 
 // Fills `out` with the source plane's part that the band needs; what lies beside the rows stays as it is,
@@ -78,24 +93,26 @@ template <class T>
 void stage(const T* plane, const Axis* axes, const Staged& staged, float* out) {
   const int64_t height = axes[1].source_size, width = axes[2].source_size;
   const Extent* extent = staged.extent;
+  const int64_t step = staged.phases[2], first = larger(0, extent[2].low);
   for (int64_t pd = 0; pd < staged.phases[0]; ++pd)
-    for (int64_t ph = 0; ph < staged.phases[1]; ++ph)
-      for (int64_t pw = 0; pw < staged.phases[2]; ++pw) {
-        float* row = out + staged.phase_start(pd, ph, pw);
-        const int64_t columns = phase_size(axes[2], pw);
-        const int64_t first = smaller(larger(0, extent[2].low), columns);
-        const int64_t last = larger(first, smaller(columns, extent[2].high));
-        const int64_t before = smaller(first - extent[2].low, staged.pitch);
-        const int64_t depth_end = smaller(extent[0].high, phase_size(axes[0], pd));
-        const int64_t height_end = smaller(extent[1].high, phase_size(axes[1], ph));
-        for (int64_t d = extent[0].low; d < depth_end; ++d)
-          for (int64_t h = extent[1].low; h < height_end; ++h) {
-            float* to = row + (d - extent[0].low) * staged.slice + (h - extent[1].low) * staged.pitch;
-            const T* from =
-                plane + ((d * staged.phases[0] + pd) * height + h * staged.phases[1] + ph) * width + pw;
-            gather_row(from + first * staged.phases[2], staged.phases[2], last - first, to + before);
-          }
-      }
+    for (int64_t ph = 0; ph < staged.phases[1]; ++ph) {
+      const int64_t depth_end = smaller(extent[0].high, phase_size(axes[0], pd));
+      const int64_t height_end = smaller(extent[1].high, phase_size(axes[1], ph));
+      for (int64_t d = extent[0].low; d < depth_end; ++d)
+        for (int64_t h = extent[1].low; h < height_end; ++h) {
+          const T* from = plane + ((d * staged.phases[0] + pd) * height + h * staged.phases[1] + ph) * width;
+          float* to = out + staged.phase_start(pd, ph, 0) + (d - extent[0].low) * staged.slice +
+                      (h - extent[1].low) * staged.pitch + first - extent[2].low;
+          const auto count = [&](int64_t pw) {
+            return larger(0, smaller(phase_size(axes[2], pw), extent[2].high) - first);
+          };
+          if (step == 2)
+            split_row(from + first * 2, count(1), count(0) > count(1), to, to + staged.phase);
+          else
+            for (int64_t pw = 0; pw < step; ++pw)
+              gather_row(from + first * step + pw, step, count(pw), to + pw * staged.phase);
+        }
+    }
 }
 
 }  // namespace leanconv::LEANCONV_ISA
