@@ -5,8 +5,10 @@
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/conv.py --isa avx2
 
 All candidates of a row are timed in turns, in the same process; the median over the rounds counts.
-The limit is the larger of copying input and output once (a copy of that size, timed in the same
-turns) and the multiply-adds at the measured rate of fused multiply-adds.
+Freed memory stays with the process, as in a training loop that has warmed up (glibc's MALLOC_
+settings, the same for all), so that no side's time is the kernel's zeroing of fresh pages. The
+limit is the larger of copying input and output once (a copy of that size, timed in the same turns)
+and the multiply-adds at the measured rate of fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -285,7 +289,15 @@ def main(arguments: list[str] | None = None) -> None:
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
 
+def keep_freed_memory() -> None:
+    """Start again with settings that glibc reads only at the start."""
+    settings = {f"MALLOC_{name}_THRESHOLD_": str(2**40) for name in ("MMAP", "TRIM")}
+    if not settings.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **settings})
+
+
 if __name__ == "__main__":
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
         # Choices of its own: what was measured before is not what is asked here.
         dispatch.configure(cache=Path(folder) / "choices.sqlite", tune_seconds=0.5)

@@ -10,10 +10,10 @@
 
 namespace leanconv {
 
-#define LEANCONV_DECLARE(isa)                                     \
-  namespace isa {                                                 \
-  extern const Family contiguous, channels_last, grouped, direct; \
-  double fma_peak(int threads, int64_t rounds);                   \
+#define LEANCONV_DECLARE(isa)                            \
+  namespace isa {                                        \
+  extern const Family contiguous, channels_last, direct; \
+  double fma_peak(int threads, int64_t rounds);          \
   }
 LEANCONV_DECLARE(baseline)
 #ifdef LEANCONV_HAVE_avx2
@@ -30,12 +30,12 @@ namespace {
 
 struct InstructionSet {
   const char* name;
-  const Family* families[4];  // the first that takes a problem serves it; `direct` takes all
+  const Family* families[3];  // the first that takes a problem serves it; `direct` takes all
   double (*fma_peak)(int threads, int64_t rounds);
   bool (*runs_here)();
 };
 
-#define LEANCONV_FAMILIES(isa) {&isa::contiguous, &isa::channels_last, &isa::grouped, &isa::direct}
+#define LEANCONV_FAMILIES(isa) {&isa::contiguous, &isa::channels_last, &isa::direct}
 
 const InstructionSet kSets[] = {
     {"baseline", LEANCONV_FAMILIES(baseline), baseline::fma_peak, [] { return true; }},
@@ -84,7 +84,7 @@ const Family& family_for(const Problem& p, Direction direction) {
   const InstructionSet& set = *current_set();
   for (const Family* family : set.families)
     if (!family->why_not(p, direction)) return *family;
-  return *set.families[3];
+  return *set.families[2];
 }
 
 }  // namespace
@@ -124,13 +124,10 @@ LEANCONV_API double leanconv_fma_peak(int num_threads, int64_t rounds) {
 }
 
 LEANCONV_API const char* leanconv_why_not(const leanconv_problem* problem, int direction) {
-  const char* reason = nullptr;
   const InstructionSet& set = *current_set();
-  for (int i = 0; i < 3; ++i) {
-    reason = set.families[i]->why_not(*problem, Direction(direction));
-    if (!reason) return nullptr;
-  }
-  return reason;
+  // Each family serves one layout, so the answer is that of the problem's own.
+  const Family& family = *set.families[problem->layout == LEANCONV_CHANNELS_LAST ? 1 : 0];
+  return family.why_not(*problem, Direction(direction));
 }
 
 LEANCONV_API int leanconv_forward(const leanconv_problem* problem, const void* input, const void* weight,

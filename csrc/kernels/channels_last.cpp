@@ -9,7 +9,7 @@ constexpr int64_t kStagedFloats = 128 * 1024;  // of rows converted at a time, a
 
 const char* why_not(const Problem& p, Direction) {
   if (p.layout != LEANCONV_CHANNELS_LAST) return "the tensors are contiguous";
-  if (p.groups != p.channels_in) return "it is no depthwise convolution (groups differ from in_channels)";
+  if (p.groups != p.channels_in) return "it is no depthwise convolution, and the tensors are channels_last";
   if (p.kernel[0] * p.kernel[1] > RowTaps::kMost) return "the kernel has more than 256 rows";
   for (int d = 0; d < 3; ++d)
     if (p.stride[d] > kMaxStride) return "a stride is above 8";

@@ -116,6 +116,8 @@ int grad_input(const Problem& p, const T* grad_output, const T* weight, T* grad_
         const int64_t group = job / plan.bands;
         for (int64_t o = 0; o < outs; ++o)
           correlation.stage_source(grad_output + (group * outs + o) * out_plane, o);
+        if (plan.bands == 1 && group + 1 < p.batch * p.groups)
+          correlation.read_ahead(grad_output + (group + 1) * outs * out_plane, outs * out_plane, ins);
         const T* weights = weight + group * outs % p.channels_out * ins * taps;
         for (int64_t i = 0; i < ins; ++i)
           correlation.run(weights + i * taps, 0.0f, grad_input + (group * ins + i) * in_plane);

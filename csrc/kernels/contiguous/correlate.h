@@ -49,8 +49,8 @@ inline void finish_plan(const Problem& p, const int64_t* result_size, int64_t pl
   plan.piece_floats =
       plan.axes[2].pieces * plan.axes[1].largest_piece * round_up(plan.axes[2].largest_piece, Vec::width) +
       Vec::width;
-  plan.weight_floats =
-      round_up(smaller(sources * p.kernel[0], kMaxSlices) * p.kernel[1] * p.kernel[2] + kMaxWindow, 16);
+  plan.weight_floats = round_up(
+      smaller(sources * p.kernel[0] * kMaxPhases, kMaxSlices) * p.kernel[1] * p.kernel[2] + kMaxWindow, 16);
   plan.piece_floats = round_up(plan.piece_floats, 16);
 }
 
@@ -96,6 +96,13 @@ class Correlation {
 
   void stage_source(const T* plane, int64_t number) {
     stage(plane, plan_.axes, staged_, sources_ + number * plan_.staged_floats);
+  }
+
+  // To be read ahead while the next `runs` runs compute.
+  void read_ahead(const T* next, int64_t elements, int64_t runs) {
+    int64_t rows = 0;
+    for (int64_t j = 0; j < plan_.axes[1].pieces; ++j) rows += plan_.axes[1].piece[j].size;
+    ahead_.start(next, elements * int64_t(sizeof(T)), runs * rows * plan_.result_size[0]);
   }
 
   // Source i goes with the taps at weight + i * source_taps.
@@ -161,50 +168,56 @@ class Correlation {
                  float bias, const Target& target) {
     bool started = false;
     for (int64_t i = 0; i < depth.group_count; ++i)
-      for (int64_t j = 0; j < height.group_count; ++j)
-        for (int64_t k = 0; k < columns.group_count; ++k) {
-          const TapGroup& rows = height.groups[j];
-          const int64_t chunks = columns.groups[k].count == 0 ? 0 : ceil_div(rows.count, kMaxWindow);
-          for (int64_t c = 0; c < chunks; ++c) {
-            const Taps taps{depth.groups[i], rows, columns.groups[k], rows.count * c / chunks,
-                            rows.count * (c + 1) / chunks};
-            const int64_t slices = plan_.sources * taps.depth.count;
-            for (int64_t s = 0; s < slices; s += kMaxSlices)
-              started |= pass(taps, d, s, smaller(slices, s + kMaxSlices), weight, bias, started, target);
-          }
+      for (int64_t j = 0; j < height.group_count; ++j) {
+        const TapGroup& rows = height.groups[j];
+        const int64_t chunks = ceil_div(rows.count, kMaxWindow);
+        for (int64_t c = 0; c < chunks; ++c) {
+          const Taps taps{depth.groups[i], rows, columns, rows.count * c / chunks,
+                          rows.count * (c + 1) / chunks};
+          const int64_t slices = plan_.sources * taps.depth.count * columns.group_count;
+          for (int64_t s = 0; s < slices; s += kMaxSlices)
+            started |= pass(taps, d, s, smaller(slices, s + kMaxSlices), weight, bias, started, target);
         }
+      }
     if (started) return;
     for (int64_t r = 0; r < target.rows; ++r)
       for (int64_t c = 0; c < target.columns; ++c) target.out[r * target.stride + c] = bias;
   }
 
-  // All taps of the groups along the depth and the row, [h0, h1) of that along the height.
+  // All taps of a group along the depth and of the row's groups, [h0, h1) of one along the height.
   struct Taps {
-    const TapGroup &depth, &height, &row;
+    const TapGroup &depth, &height;
+    const Piece& row;
     int64_t h0, h1;
   };
 
-  // Slices [begin, end) of all sources' taps along the depth. False where none of them exists.
+  // Slices [begin, end): a source, a tap along the depth and a group along the row each. False where none
+  // of them exists.
   bool pass(const Taps& taps, int64_t d, int64_t begin, int64_t end, const T* weight, float bias,
             bool accumulate, const Target& target) {
-    const TapGroup &groups_d = taps.depth, &groups_h = taps.height, &groups_w = taps.row;
+    const TapGroup &groups_d = taps.depth, &groups_h = taps.height;
     const int64_t h0 = taps.h0, h1 = taps.h1;
     const Extent* extent = staged_.extent;
     const int64_t window = h1 - h0;
     const int64_t depth_size = phase_size(plan_.axes[0], groups_d.phase);
     const int64_t height_size = phase_size(plan_.axes[1], groups_h.phase);
-    int64_t offsets[kMaxSlices];
+    int64_t offsets[kMaxSlices], slice_taps[kMaxSlices];
     const float* weights[kMaxSlices];
     int64_t slices = 0;
     float* packed = packed_;
     for (int64_t s = begin; s < end; ++s) {
-      const int64_t source = s / groups_d.count, i = s % groups_d.count;
-      const int64_t at = d + groups_d.first + i * groups_d.step;
-      if (at < 0 || at >= depth_size) continue;
-      offsets[slices] = source * plan_.staged_floats + (at - extent[0].low) * staged_.slice;
+      const TapGroup& groups_w = taps.row.groups[s % taps.row.group_count];
+      const int64_t tap = s / taps.row.group_count % groups_d.count;
+      const int64_t source = s / taps.row.group_count / groups_d.count;
+      const int64_t at = d + groups_d.first + tap * groups_d.step;
+      if (at < 0 || at >= depth_size || groups_w.count == 0) continue;
+      offsets[slices] = source * plan_.staged_floats +
+                        staged_.phase_start(groups_d.phase, groups_h.phase, groups_w.phase) +
+                        (at - extent[0].low) * staged_.slice + groups_w.first - extent[2].low;
+      slice_taps[slices] = groups_w.count;
       weights[slices++] = packed;
       const T* plane = weight + source * plan_.source_taps +
-                       (groups_d.first_tap + i * groups_d.tap_step) * plan_.kernel[1] * plan_.kernel[2];
+                       (groups_d.first_tap + tap * groups_d.tap_step) * plan_.kernel[1] * plan_.kernel[2];
       for (int64_t k = 0; k < groups_w.count; ++k)
         for (int64_t h = h0; h < h1; ++h)
           *packed++ = to_float(plane[(groups_h.first_tap + h * groups_h.tap_step) * plan_.kernel[2] +
@@ -213,17 +226,17 @@ class Correlation {
     if (slices == 0) return false;
     const int64_t step = groups_h.step, first_row = target.rows_begin + groups_h.first + h0 * step;
     Window w;
+    w.ahead = &ahead_;
     w.row_stride = step * staged_.pitch;
     w.slice_offsets = offsets;
     w.slice_weights = weights;
+    w.slice_taps = slice_taps;
     w.slices = slices;
-    w.taps = groups_w.count;
-    w.tap_stride = groups_w.step;
+    w.tap_stride = taps.row.groups[0].step;  // the same of all its groups
     w.accumulate = accumulate;
     w.bias = bias;
     w.out_stride = step * target.stride;
-    const float* source = sources_ + staged_.phase_start(groups_d.phase, groups_h.phase, groups_w.phase) +
-                          target.columns_begin + groups_w.first - extent[2].low;
+    const float* source = sources_ + target.columns_begin;
     // Rows that a tap step apart are windows of their own.
     for (int64_t r = 0; r < step && r < target.rows; ++r) {
       const int64_t row = first_row + r;
@@ -241,6 +254,7 @@ class Correlation {
   const Band band_;
   const Staged staged_;
   float *piece_, *packed_, *sources_;
+  Ahead ahead_;
 };
 
 }  // namespace leanconv::LEANCONV_ISA

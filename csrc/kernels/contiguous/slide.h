@@ -24,14 +24,35 @@ constexpr int widest(int window) {
   return fitting > 6 ? 6 : fitting < 1 ? 1 : fitting;
 }
 
+// What will be read next, asked for a little at a time while the arithmetic goes on: planes are too short
+// for the processor's own prefetching to get going.
+class Ahead {
+ public:
+  void start(const void* begin, int64_t bytes, int64_t turns) {
+    at_ = static_cast<const char*>(begin);
+    end_ = at_ + bytes;
+    step_ = round_up(ceil_div(bytes, larger(turns, 1)), 64);
+  }
+  void some() {
+    const char* stop = step_ < end_ - at_ ? at_ + step_ : end_;
+    for (; at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const char *at_ = nullptr, *end_ = nullptr;
+  int64_t step_ = 0;
+};
+
 struct Window {
+  Ahead* ahead;
   const float* source;                // where the first column of the first row visited would be
   int64_t row_stride;                 // floats from one row visited to the next
   int64_t first_valid, end_valid;     // of the rows visited, those that exist
   int64_t outputs;                    // output rows; rows visited are outputs + window - 1
   const int64_t* slice_offsets;       // of the slices to sum over
   const float* const* slice_weights;  // of each slice: [taps][window]
-  int64_t slices, taps, tap_stride;
+  const int64_t* slice_taps;
+  int64_t slices, tap_stride;
   float* out;
   int64_t out_stride;  // floats from one output row to the next
   bool accumulate;     // start from what `out` holds instead of `bias`
@@ -59,12 +80,13 @@ void slide(const Window& w, int64_t column, int last_lanes) {
   for (int h = 1; h < TH; ++h)
     for (int v = 0; v < V; ++v) acc[h][v] = bias;
   for (int64_t t = 0; t < w.outputs + TH - 1; ++t) {
+    w.ahead->some();
     if (t >= w.first_valid && t < w.end_valid) {
       const float* row = source + t * w.row_stride;
       for (int64_t s = 0; s < w.slices; ++s) {
         const float* x = row + w.slice_offsets[s];
         const float* weights = w.slice_weights[s];
-        for (int64_t k = 0; k < w.taps; ++k, x += w.tap_stride, weights += TH) {
+        for (int64_t k = w.slice_taps[s]; k > 0; --k, x += w.tap_stride, weights += TH) {
           Vec loaded[V];
           for (int v = 0; v < V; ++v) loaded[v] = Vec::load(x + v * Vec::width);
           for (int h = 0; h < TH; ++h) {

@@ -94,24 +94,23 @@ void stage(const T* plane, const Axis* axes, const Staged& staged, float* out) {
   const int64_t height = axes[1].source_size, width = axes[2].source_size;
   const Extent* extent = staged.extent;
   const int64_t step = staged.phases[2], first = larger(0, extent[2].low);
-  for (int64_t pd = 0; pd < staged.phases[0]; ++pd)
-    for (int64_t ph = 0; ph < staged.phases[1]; ++ph) {
-      const int64_t depth_end = smaller(extent[0].high, phase_size(axes[0], pd));
-      const int64_t height_end = smaller(extent[1].high, phase_size(axes[1], ph));
-      for (int64_t d = extent[0].low; d < depth_end; ++d)
-        for (int64_t h = extent[1].low; h < height_end; ++h) {
-          const T* from = plane + ((d * staged.phases[0] + pd) * height + h * staged.phases[1] + ph) * width;
-          float* to = out + staged.phase_start(pd, ph, 0) + (d - extent[0].low) * staged.slice +
-                      (h - extent[1].low) * staged.pitch + first - extent[2].low;
-          const auto count = [&](int64_t pw) {
-            return larger(0, smaller(phase_size(axes[2], pw), extent[2].high) - first);
-          };
-          if (step == 2)
-            split_row(from + first * 2, count(1), count(0) > count(1), to, to + staged.phase);
-          else
-            for (int64_t pw = 0; pw < step; ++pw)
-              gather_row(from + first * step + pw, step, count(pw), to + pw * staged.phase);
-        }
+  const auto count = [&](int64_t pw) {
+    return larger(0, smaller(phase_size(axes[2], pw), extent[2].high) - first);
+  };
+  // In the order of memory, whatever phases the rows belong to.
+  const int64_t depth_end = smaller(axes[0].source_size, extent[0].high * staged.phases[0]);
+  const int64_t height_end = smaller(height, extent[1].high * staged.phases[1]);
+  for (int64_t z = extent[0].low * staged.phases[0]; z < depth_end; ++z)
+    for (int64_t y = extent[1].low * staged.phases[1]; y < height_end; ++y) {
+      const T* from = plane + (z * height + y) * width;
+      float* to = out + staged.phase_start(z % staged.phases[0], y % staged.phases[1], 0) +
+                  (z / staged.phases[0] - extent[0].low) * staged.slice +
+                  (y / staged.phases[1] - extent[1].low) * staged.pitch + first - extent[2].low;
+      if (step == 2)
+        split_row(from + first * 2, count(1), count(0) > count(1), to, to + staged.phase);
+      else
+        for (int64_t pw = 0; pw < step; ++pw)
+          gather_row(from + first * step + pw, step, count(pw), to + pw * staged.phase);
     }
 }
 
