@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt $(shell find csrc -name '*.txt' -o -name '*.h' -o -name '*.cpp')
 
-.PHONY: install demo test lint types wheel clean
+.PHONY: install demo test kernels lint types wheel clean
 
 install: $(VENV)/.installed
 
@@ -19,6 +19,26 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The kernels alone: under AddressSanitizer and UBSan; under ThreadSanitizer, built without OpenMP (whose
+# runtime it cannot see into) and called from several threads; a few under valgrind; and no symbol of an
+# instruction set's unit outside its namespace, where the linker could merge it with another's.
+KERNEL_TESTS = build/kernel-tests
+KERNEL_PROBLEMS ?= 1000
+kernels:
+	cmake -S tests/csrc -B $(KERNEL_TESTS)/address -DLEANCONV_SANITIZE=address,undefined >/dev/null
+	cmake --build $(KERNEL_TESTS)/address --parallel 2 >/dev/null
+	UBSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_leaks=1 $(KERNEL_TESTS)/address/random_problems $(KERNEL_PROBLEMS)
+	cmake -S tests/csrc -B $(KERNEL_TESTS)/thread -DLEANCONV_SANITIZE=thread \
+		-DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON >/dev/null
+	cmake --build $(KERNEL_TESTS)/thread --parallel 2 >/dev/null
+	TSAN_OPTIONS=halt_on_error=1 $(KERNEL_TESTS)/thread/random_problems 100
+	cmake -S tests/csrc -B $(KERNEL_TESTS)/plain >/dev/null
+	cmake --build $(KERNEL_TESTS)/plain --parallel 2 >/dev/null
+	sh tests/csrc/check_symbols.sh $(KERNEL_TESTS)/plain
+	@if command -v valgrind >/dev/null; then \
+		OMP_NUM_THREADS=2 valgrind --quiet --error-exitcode=1 $(KERNEL_TESTS)/plain/random_problems 8; \
+	else echo "valgrind is not here: skipped"; fi
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "conv.py"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPT = BENCHMARKS / "conv.py"
+REVERSIBLE = BENCHMARKS / "reversible.py"
 
 
 def test_the_convolution_benchmark_writes_a_row_a_direction_and_layout(tmp_path):
@@ -21,3 +24,19 @@ def test_the_convolution_benchmark_writes_a_row_a_direction_and_layout(tmp_path)
         for direction in ("forward", "grad_input", "grad_weight")
         for layout in ("contiguous", "channels_last")
     }
+
+
+def test_the_reversible_benchmark_says_which_peers_are_missing_and_measures_the_rest():
+    specification = importlib.util.spec_from_file_location("reversible_benchmark", REVERSIBLE)
+    benchmark = importlib.util.module_from_spec(specification)
+    sys.modules["reversible_benchmark"] = benchmark  # dataclasses look it up
+    specification.loader.exec_module(benchmark)
+    rows = {row.side: row for row in benchmark.time_network("1d", 1, 1)}
+    for side in ("keeps everything", "checkpoint", "leanconv"):
+        assert not rows[side].why_missing, rows[side].why_missing
+        assert rows[side].seconds > 0
+    for peer in ("memcnn", "revlib"):
+        if importlib.util.find_spec(peer) is None:
+            assert "No module named" in rows[peer].why_missing
+    benchmark.measure_peaks(rows["leanconv"], [1])
+    assert rows["leanconv"].peak_bytes[1] > 0

@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,13 @@ def test_imports_go_one_way(part):
 def test_examples_in_docstrings_run(name):
     names = {"leanconv": leanconv, "torch": torch}
     assert doctest.testmod(importlib.import_module(name), extraglobs=names).failed == 0
+
+
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"], ids=str)
+def test_code_blocks_in_the_pages_run(page):
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
 
 
 def test_the_digits_example_runs_whole(tmp_path):

@@ -33,13 +33,15 @@ struct Job {
 struct Jobs {
   int64_t slices, rows, per_job, bands;
 
-  // Enough jobs for the threads; where rows are converted, enough rows that neighbours share them.
+  // Enough jobs for the threads. Where rows are converted, as many rows a job as scratch should hold, and not
+  // fewer than `least_rows`, since neighbouring jobs convert the rows between them twice.
   Jobs(const Problem& p, const int64_t* size, int64_t least_rows, int64_t row_floats)
       : slices(size[0]), rows(size[1]) {
-    const int64_t wanted = ceil_div(4 * p.num_threads, larger(1, p.batch * slices));
-    per_job = larger(smaller(rows, least_rows),
-                     smaller(ceil_div(rows, wanted), ceil_div(kStagedFloats, row_floats)));
-    per_job = larger(1, per_job);
+    const int64_t for_threads = ceil_div(4 * p.num_threads, larger(1, p.batch * slices));
+    per_job = smaller(ceil_div(rows, for_threads), larger(1, kStagedFloats / larger(1, row_floats)));
+    per_job = larger(per_job, smaller(rows, least_rows));
+    if (per_job > rows / 2) per_job = for_threads > 1 ? per_job : rows;
+    per_job = larger(1, smaller(per_job, rows));
     bands = ceil_div(rows, per_job);
   }
   int64_t count(const Problem& p) const { return p.batch * slices * bands; }

@@ -1,9 +1,7 @@
 // Eight floats: AVX2 with FMA and F16C.
 #pragma once
 
-#include <immintrin.h>
-
-#include "simd/element.h"
+#include "simd/eight.h"
 
 namespace leanconv::LEANCONV_ISA {
 
@@ -20,13 +18,9 @@ struct Vec {
 
   static Vec zero() { return {_mm256_setzero_ps()}; }
   static Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
-  static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
-  static Vec load(const bf16* p) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
-  }
-  static Vec load(const f16* p) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  template <class T>
+  static Vec load(const T* p) {
+    return {load_8(p)};
   }
   static Vec load_partial(const float* p, int n) { return {_mm256_maskload_ps(p, mask(n))}; }
   template <class T>
@@ -35,21 +29,9 @@ struct Vec {
     std::memcpy(lanes, p, sizeof(T) * size_t(n));
     return load(lanes);
   }
-  void store(float* p) const { _mm256_storeu_ps(p, v); }
-  void store(bf16* p) const {
-    // Round to nearest even in integers; NaN lanes become the quiet NaN.
-    const __m256i bits = _mm256_castps_si256(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i words = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
-    const __m128i packed =
-        _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
-  }
-  void store(f16* p) const {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  template <class T>
+  void store(T* p) const {
+    store_8(v, p);
   }
   void store_partial(float* p, int n) const { _mm256_maskstore_ps(p, mask(n), v); }
   template <class T>

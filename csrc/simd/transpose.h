@@ -1,29 +1,11 @@
 // Blocks of eight rows by eight columns, for the instruction sets that include AVX2.
 #pragma once
 
-#include <immintrin.h>
+#include "simd/eight.h"
 
 namespace leanconv::LEANCONV_ISA {
 
 #define LEANCONV_TRANSPOSES 1
-
-inline __m256 load_8(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 load_8(const bf16* p) {
-  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
-}
-inline __m256 load_8(const f16* p) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline void store_8(__m256 v, float* p) { _mm256_storeu_ps(p, v); }
-inline void store_8(__m256 v, f16* p) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-}
-inline void store_8(__m256 v, bf16* p) {
-  alignas(32) float lanes[8];
-  _mm256_store_ps(lanes, v);
-  for (int i = 0; i < 8; ++i) p[i] = from_float<bf16>(lanes[i]);
-}
 
 // to[i][j] = from[j][i].
 template <class From, class To>
