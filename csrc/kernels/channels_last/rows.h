@@ -55,12 +55,12 @@ struct View {
   const float* slice(int64_t d) const { return origin + d * slice_stride; }
 };
 
-// The weights of one call, packed once for all threads.
+// The weights of one call, packed once for all threads; whole pairs of vectors of channels may be read.
 class Weights {
  public:
   template <class T>
   Weights(const Problem& p, const T* weight, const T* bias)
-      : stride_(round_up(p.channels_out, Vec::width)),
+      : stride_(round_up(p.channels_out, 2 * Vec::width)),
         kernel_row_(p.kernel[2]),
         memory_((product(p.kernel) + 1) * stride_),
         has_bias_(bias != nullptr) {
