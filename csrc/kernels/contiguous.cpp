@@ -49,8 +49,8 @@ bool all_finite(const T* x, int64_t count) {
 // Runs job(number, worker) for numbers [0, jobs) on all threads. A thread makes a worker with
 // make(scratch, band) of its own `floats`, and another only where its next job is of another band.
 template <class Worker, class Make, class Job>
-int on_threads(const Problem& p, const Plan& plan, int64_t jobs, int64_t floats, const Make& make,
-               const Job& job) {
+int on_threads([[maybe_unused]] const Problem& p, const Plan& plan, int64_t jobs, int64_t floats,
+               const Make& make, const Job& job) {
   int status = LEANCONV_OK;
 #pragma omp parallel num_threads(p.num_threads) reduction(max : status)
   {
