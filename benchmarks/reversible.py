@@ -169,9 +169,9 @@ class Process:
         return [float(word) for word in answer.split()]
 
     def end(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait()
+        # Closes the pipes, which ends the loop that serves, and waits for it.
+        with self.process:
+            pass
 
 
 def serve(name: str, network: str, depth: int) -> None:

@@ -310,7 +310,8 @@ def is_stock(
             threads,
         )
         directions = DIRECTIONS if differentiated else DIRECTIONS[:1]
-        found = all(choose(call, each, pinned).name == "aten" for each in directions)
+        # Every direction is chosen here, whichever is the first that ATen does not serve.
+        found = {choose(call, each, pinned).name for each in directions} == {"aten"}
         _remember(_stock, key, found)
     return found
 
