@@ -3,8 +3,9 @@
 Beside the same network keeping everything, under torch.utils.checkpoint, in MemCNN and in RevLib
 (`pip install leanconv[bench]`), all in the same run. Step times are ratios to keeping everything,
 round by round in random order, each side in a process of its own; the limit is one more forward,
-from the same rounds. Memory is what the allocator reports of one step, gradients included
-(parameters and optimizer are not), and the process's peak resident memory.
+from the same rounds; while timed, freed memory stays with each process (glibc's MALLOC_ settings,
+the same for all), as in a loop that has warmed up. Memory is what the allocator reports of one
+step, gradients included (parameters and optimizer are not), and the process's peak resident memory.
 
     python benchmarks/reversible.py [--quick] [--json FILE]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -32,6 +34,7 @@ from leanconv.measure.memory import resident_peak_bytes
 from leanconv.measure.verdict import ratio_interval
 
 Network = Callable[[Tensor], Tensor]
+KEEP_FREED = {f"MALLOC_{name}_THRESHOLD_": str(2**40) for name in ("MMAP", "TRIM")}
 
 
 def function_2d() -> nn.Module:
@@ -145,9 +148,10 @@ class Process:
     """A side in a process of its own, so that no allocator's state is shared; idle but when
     asked."""
 
-    def __init__(self, name: str, network: str, depth: int) -> None:
+    def __init__(self, name: str, network: str, depth: int, keep_freed: bool = False) -> None:
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", name, network, str(depth)],
+            env={**os.environ, **(KEEP_FREED if keep_freed else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -215,7 +219,7 @@ def time_network(network: str, depth: int, rounds: int) -> list[Row]:
     rows: dict[str, Row] = {}
     for name in BUILD:
         rows[name] = Row(network, depth, name)
-        sides[name] = Process(name, network, depth)
+        sides[name] = Process(name, network, depth, keep_freed=True)
         try:
             for _ in range(3):
                 sides[name].ask("step")
@@ -338,7 +342,7 @@ def main() -> None:
         if options.network not in (None, network):
             continue
         for depth in timed:
-            rows = time_network(network, depth, 5 if options.quick else 20)
+            rows = time_network(network, depth, 10 if options.quick else 40)
             show_times(rows)
             if depth == timed[-1]:
                 for row in rows:

@@ -21,6 +21,13 @@ Join = Callable[[Tensor, Any], Tensor]
 _writes_input: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
+def share_learnt(source: nn.Module, target: nn.Module) -> None:
+    """What runs of a module taught of its parts holds for those of its copy."""
+    for known, other in zip(source.modules(), target.modules(), strict=True):
+        if known in _writes_input:
+            _writes_input[other] = _writes_input[known]
+
+
 @dataclass(frozen=True)
 class HalfStep:
     """Joins one half with a function of the other: `combine(half, function(other))`.

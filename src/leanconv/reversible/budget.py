@@ -72,8 +72,9 @@ class Costs:
     def _run(self, step: Step, state: State) -> State:
         cost = StepCost(step.label)
         self.steps.append(cost)
-        record = Record(step, spy=lambda tensor: saved.append(_storage_of(tensor)))
-        saved: list[tuple[int, int]] = []
+        # Held until they are counted: a freed one's address would be given to the next.
+        saved: list[Tensor] = []
+        record = Record(step, spy=lambda tensor: saved.append(tensor.detach()))
         parameters = {
             _storage_of(t)[0]
             for module in record.replay.modules
@@ -89,7 +90,7 @@ class Costs:
         cost.leaving = tuple(leaving.values())
         known = {**entering, **leaving}
         own: dict[int, int] = {}
-        for pointer, size in saved:
+        for pointer, size in map(_storage_of, saved):
             if pointer in known:
                 cost.saved_states.add(known[pointer])
             elif pointer not in parameters:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leanconv.reversible._chain import Stepwise, check_invertible, steps_of
 from leanconv.reversible._engine import Step, run_steps
+from leanconv.reversible._steps import share_learnt
 from leanconv.reversible.budget import Costs, check_budget
 from leanconv.reversible.check import DriftWatch
 from leanconv.reversible.exact import Grid, check_bits
@@ -162,9 +163,12 @@ class ReversibleSequential(nn.Sequential, Stepwise):
             copied = copy.deepcopy(self)
             copied.memory_budget = None
             with torch.random.fork_rng(devices=[]):
-                costs = Costs.count(
-                    copied.prepare(inputs, inverse=inverse)[0],
-                    tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs),
-                )
+                # A module's first run gets a copy of its input, which later ones need not hold.
+                for _ in range(2):
+                    costs = Costs.count(
+                        copied.prepare(inputs, inverse=inverse)[0],
+                        tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs),
+                    )
+            share_learnt(copied, self)
             self._kept[key] = costs.choose(self.memory_budget)
         return self._kept[key]
