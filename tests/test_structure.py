@@ -25,6 +25,7 @@ ORDER = (
     "models",
     "layers",
     "reversible",
+    "tuning",
     "functional",
     "_operators",
     "dispatch",

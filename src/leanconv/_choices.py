@@ -56,7 +56,8 @@ class Choices:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._warned = False
+        self.problem = ""
+        """What went wrong last, in a sentence; empty where nothing did."""
 
     def get(self, key: str) -> Choice | None:
         """The choice for a key, or None."""
@@ -67,11 +68,16 @@ class Choices:
             found = None if row is None else Choice(key, row[0], json.loads(row[1]))
         return found
 
-    def put(self, choices: Iterable[Choice]) -> None:
-        """Stores choices in one transaction; what was there under the same keys is replaced."""
+    def put(self, choices: Iterable[Choice], *, replace_all: bool = False) -> None:
+        """Stores choices in one transaction; what was there under the same keys is replaced.
+
+        With `replace_all` nothing else is left.
+        """
         rows = [(c.key, c.backend, json.dumps(c.seconds)) for c in choices]
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
+            if replace_all:
+                connection.execute("DELETE FROM choices")
             connection.executemany("INSERT OR REPLACE INTO choices VALUES (?, ?, ?)", rows)
             connection.execute("COMMIT")
 
@@ -93,18 +99,29 @@ class Choices:
         data = {"version": VERSION, "choices": [asdict(choice) for choice in self.all()]}
         file.write_text(json.dumps(data, indent=1) + "\n")
 
-    def merge_from(self, file: Path) -> int:
+    def merge_from(self, file: Path, *, replace_all: bool = False) -> int:
         """Adds what `export_to` wrote, replacing equal keys; returns how many there were.
+
+        With `replace_all` nothing else is left.
 
         Raises:
             ValueError: for a file of another version or kind.
+            OSError: if it cannot be read.
         """
-        data = json.loads(file.read_text())
+        try:
+            data = json.loads(file.read_text())
+        except ValueError:
+            raise ValueError(f"`file` (={file}) is no export of choices: it is not JSON.") from None
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
             raise ValueError(f"`file` (={file}) has version {version}; {VERSION} is read here.")
-        choices = [Choice(**each) for each in data["choices"]]
-        self.put(choices)
+        try:
+            choices = [Choice(**each) for each in data["choices"]]
+        except (KeyError, TypeError):
+            raise ValueError(f"`file` (={file}) is no export of choices.") from None
+        if not all(_is_sound(choice) for choice in choices):
+            raise ValueError(f"`file` (={file}) holds a choice of no key, backend or times.")
+        self.put(choices, replace_all=replace_all)
         return len(choices)
 
     @contextlib.contextmanager
@@ -162,6 +179,18 @@ class Choices:
         self._warn(f"was set aside as {aside.name}: {reason}")
 
     def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(f"leanconv: the file of choices {self.path} {what}", stacklevel=2)
+        first = not self.problem
+        self.problem = f"the file of choices {self.path} {what}"
+        if first:
+            warnings.warn(f"leanconv: {self.problem}", stacklevel=2)
+
+
+def _is_sound(choice: Choice) -> bool:
+    times = choice.seconds
+    return (
+        isinstance(choice.key, str)
+        and isinstance(choice.backend, str)
+        and isinstance(times, dict)
+        and all(isinstance(each, (int, float)) for each in times.values())
+        and (not times or choice.backend in times)
+    )

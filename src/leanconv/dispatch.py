@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -23,10 +22,9 @@ import torch
 
 from leanconv import _trial
 from leanconv._choices import Choice, Choices, default_path
-from leanconv._native import library
+from leanconv._key import key_of
 from leanconv.backends import ALL, DIRECTIONS, Backend, Call, Direction
 from leanconv.backends.call import Run
-from leanconv.measure.circumstances import accelerator_name, processor_name
 
 Mode = Literal["auto", "measure", "rules", "off"]
 _REMEMBERED = 4096
@@ -117,7 +115,7 @@ def choices() -> Choices:
 
 
 def chosen() -> list[Choice]:
-    """The choices this process has made or looked up, with the candidates' times."""
+    """The choices made or looked up since `forget`, with the candidates' times."""
     return list(_chosen.values())
 
 
@@ -172,7 +170,8 @@ def _by_measurement(call: Call, direction: Direction) -> Choice:
         if known is not None:
             return known
         candidates = [each for each in ALL if _is_candidate(each, call, direction)]
-        key, rule = key_of(call, direction, candidates), _by_rule(call, direction).name
+        key = key_of(call, direction, [each.name for each in candidates])
+        rule = _by_rule(call, direction).name
         if len(candidates) == 1 or 0 in (*call.input_size, *call.output_size):
             choice = Choice(key, rule, {})
         else:
@@ -201,26 +200,6 @@ def _is_candidate(backend: Backend, call: Call, direction: Direction) -> bool:
         return False
     # The plain loops are there to be right; timing them would only spend the budget.
     return backend.name != "native" or not backend.why_slow(call, direction)
-
-
-@functools.cache
-def _machine(device: str) -> tuple[str, str]:
-    if device == "cuda":
-        return accelerator_name(), str(torch.version.cuda)
-    return processor_name(), torch.backends.cpu.get_cpu_capability()
-
-
-def key_of(call: Call, direction: Direction, candidates: list[Backend]) -> str:
-    """What a choice holds for: shape, layout, dtype, threads, machine, versions, candidates."""
-    from leanconv import __version__
-
-    lib = library()
-    isa = "" if lib is None else lib.leanconv_isa().decode()
-    shape = (call.input_size, call.weight_size, call.stride, call.padding, call.dilation)
-    kind = (call.groups, str(call.dtype), call.channels_last, call.threads)
-    where = (call.device, _machine(call.device), isa, torch.__version__, __version__)
-    names = [each.name for each in candidates]
-    return json.dumps(["conv", direction, *shape, *kind, *where, names])
 
 
 def plan(

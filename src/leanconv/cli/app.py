@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from leanconv import __version__
-from leanconv.cli import compare, doctor, profile
+from leanconv.cli import compare, doctor, profile, tune
 from leanconv.errors import LeanconvError
 
 
@@ -19,7 +19,7 @@ def app() -> None:
     """Train convolutional networks in less memory and less time, and measure it honestly."""
 
 
-for command in (profile.command, compare.command, doctor.command):
+for command in (profile.command, compare.command, tune.command, doctor.command):
     app.add_command(command)
 
 

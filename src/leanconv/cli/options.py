@@ -32,19 +32,22 @@ def _writable(context: click.Context, option: click.Parameter, path: str | None)
     return path
 
 
+threads_option = click.option(
+    "--threads",
+    type=int,
+    metavar="N",
+    callback=_use_threads,
+    expose_value=False,
+    help="How many threads torch may use.",
+)
+
+
 def shared_options(command: F) -> F:
     """`--threads`, `--json` and `--html`."""
     for option in (
         click.option("--html", metavar="FILE", callback=_writable, help="Write an HTML report."),
         click.option("--json", is_flag=True, help="Print JSON instead of tables."),
-        click.option(
-            "--threads",
-            type=int,
-            metavar="N",
-            callback=_use_threads,
-            expose_value=False,
-            help="How many threads torch may use.",
-        ),
+        threads_option,
     ):
         command = option(command)
     return command

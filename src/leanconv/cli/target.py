@@ -51,7 +51,7 @@ class Target:
         except Exception as error:
             raise LeanconvError(
                 f"{self.name} does not train on an input of shape "
-                f"{format_shape(self.input_shape)}: {_sentence(error)}"
+                f"{format_shape(self.input_shape)}: {first_line(error)}"
             ) from None
         return step
 
@@ -113,7 +113,7 @@ def load_target(text: str, input_shape: str | None = None) -> Target:
             torch.manual_seed(0)
             model = make()
     except Exception as error:
-        raise LeanconvError(f"{text} raises when called: {_sentence(error)}") from None
+        raise LeanconvError(f"{text} raises when called: {first_line(error)}") from None
     if not isinstance(model, nn.Module):
         raise LeanconvError(
             f"{text} returns {type(model).__name__}; it must return a torch.nn.Module"
@@ -121,7 +121,8 @@ def load_target(text: str, input_shape: str | None = None) -> Target:
     return Target(text, model, shape or default or ())
 
 
-def _sentence(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """An error's kind and the first line of its message."""
     first = (str(error).strip() or "no message").splitlines()[0]
     return f"{type(error).__name__}: {first}"
 
@@ -147,7 +148,7 @@ def _optional_module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise LeanconvError(
-            f"{name} cannot be imported ({_sentence(error)}); "
+            f"{name} cannot be imported ({first_line(error)}); "
             "`pip install 'leanconv[models]'` brings it"
         ) from None
 
@@ -173,7 +174,7 @@ def _function(place: str, name: str) -> Callable[[], nn.Module]:
     except LeanconvError:
         raise
     except Exception as error:
-        raise LeanconvError(f"{place} cannot be imported: {_sentence(error)}") from None
+        raise LeanconvError(f"{place} cannot be imported: {first_line(error)}") from None
     function = getattr(module, name, None)
     if not callable(function):
         what = "has no function" if function is None else "holds no function under"
