@@ -2,8 +2,8 @@
 
 The networks of benchmarks/reversible.py under a range of budgets: what `plan()` predicts beside
 what a step takes. The budgets are timed in turns, in random order, in one process that keeps freed
-memory (glibc's MALLOC_ settings); memory is what the allocator reports between the end of the
-forward and that of the backward, the gradients and the output left out.
+memory (glibc's MALLOC_ settings); memory is the peak of activations by `measure_memory`, the
+output left out.
 
     python benchmarks/memory_budget.py [--quick] [--json FILE]
 """
