@@ -58,10 +58,15 @@ class Costs:
 
     @classmethod
     def count(cls, steps: Sequence[Step], inputs: tuple[Tensor, ...]) -> Costs:
-        """Run the steps, without keeping anything, and count.
+        """Run the steps twice, without keeping anything, and count in the second run.
 
-        Buffers and random number generators move on as in any run.
+        The first teaches which modules write to their input: until that is known a module gets a
+        copy, which would be counted. Buffers and random number generators move on as in any run.
         """
+        with torch.no_grad():
+            state = State(inputs)
+            for step in steps:
+                state = step.run(state, None)
         costs = cls()
         state = State(inputs)
         with torch.enable_grad():

@@ -74,7 +74,7 @@ def measure_plan(prepare: Prepare, inputs: tuple[Tensor, ...], rounds: int) -> P
     if rounds < 1:
         raise ValueError(f"`rounds` (={rounds}) must be at least 1")
     steps, ready = prepare(inputs)
-    runs = [Costs.count(steps, _leaves(ready)) for _ in range(rounds + 1)][1:]
+    runs = [Costs.count(steps, _leaves(ready)) for _ in range(rounds)]
     costs = runs[0]
     for number, cost in enumerate(costs.steps):
         cost.seconds = median(run.steps[number].seconds for run in runs)

@@ -163,12 +163,10 @@ class ReversibleSequential(nn.Sequential, Stepwise):
             copied = copy.deepcopy(self)
             copied.memory_budget = None
             with torch.random.fork_rng(devices=[]):
-                # A module's first run gets a copy of its input, which later ones need not hold.
-                for _ in range(2):
-                    costs = Costs.count(
-                        copied.prepare(inputs, inverse=inverse)[0],
-                        tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs),
-                    )
+                costs = Costs.count(
+                    copied.prepare(inputs, inverse=inverse)[0],
+                    tuple(t.detach().requires_grad_(t.requires_grad) for t in inputs),
+                )
             share_learnt(copied, self)
             self._kept[key] = costs.choose(self.memory_budget)
         return self._kept[key]
