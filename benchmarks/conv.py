@@ -16,9 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from _allocator import keep_freed_memory
 from leanconv import _operators, dispatch
 from leanconv._native import library
 from leanconv.backends.call import memory_format
@@ -287,13 +286,6 @@ def main(arguments: list[str] | None = None) -> None:
         circumstances |= {"threads": threads, "multiply_adds_per_second": fma_rate}
         data = {"circumstances": circumstances, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(data, indent=1) + "\n")
-
-
-def keep_freed_memory() -> None:
-    """Start again with settings that glibc reads only at the start."""
-    settings = {f"MALLOC_{name}_THRESHOLD_": str(2**40) for name in ("MMAP", "TRIM")}
-    if not settings.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **settings})
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import sys
 import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -24,9 +22,10 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from _allocator import keep_freed_memory
 from leanconv import AdditiveCoupling, ReversibleSequential
 from leanconv.measure import measure_memory
-from reversible import KEEP_FREED, SHAPES
+from reversible import SHAPES, met
 
 FRACTIONS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 WITHIN = 0.15
@@ -71,8 +70,8 @@ def measure(network: str, depth: int, rounds: int) -> list[Row]:
     most = plan.points[-1].peak_bytes
     stacks: list[ReversibleSequential] = []
     rows: list[Row] = []
+    least = plan.points[0].peak_bytes
     for fraction in FRACTIONS:
-        least = plan.points[0].peak_bytes
         budget = least if fraction == 0 else int(fraction * most)
         if budget < least:
             continue
@@ -116,9 +115,6 @@ def show(rows: list[Row]) -> None:
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    def met(yes: bool) -> str:
-        return "met" if yes else "MISSED"
-
     worst = max(rows, key=lambda r: abs(r.error))
     # Statistics of the norms, a few hundred bytes a block, are not in the plan.
     fullest = max(rows, key=lambda r: r.held_bytes / r.budget_bytes)
@@ -153,7 +149,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # glibc reads its settings at the start only.
-    if not KEEP_FREED.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_FREED})
+    keep_freed_memory()
     main()

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from _allocator import KEEP_FREED
 from leanconv import AdditiveCoupling, ReversibleSequential
 from leanconv.measure.memory import resident_peak_bytes
 from leanconv.measure.verdict import ratio_interval
 
 Network = Callable[[Tensor], Tensor]
-KEEP_FREED = {f"MALLOC_{name}_THRESHOLD_": str(2**40) for name in ("MMAP", "TRIM")}
 
 
 def function_2d() -> nn.Module:

@@ -17,6 +17,11 @@ from leanconv import dispatch, functional
 from leanconv._choices import Choice
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_OURS = {
+    torch.conv1d: functional.conv1d,
+    torch.conv2d: functional.conv2d,
+    torch.conv3d: functional.conv3d,
+}
 
 
 def tune(model: nn.Module, example: Any, seconds: float = 2.0) -> list[Choice]:
@@ -112,16 +117,10 @@ class _Watch:
 class _AsOurs(TorchFunctionMode):
     """Sends torch's convolutions to leanconv's; inside a call the mode is off."""
 
-    _OURS = {  # noqa: RUF012  a constant table
-        torch.conv1d: functional.conv1d,
-        torch.conv2d: functional.conv2d,
-        torch.conv3d: functional.conv3d,
-    }
-
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return self._OURS.get(func, func)(*args, **(kwargs or {}))
+        return _OURS.get(func, func)(*args, **(kwargs or {}))
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ import torch
 from leanconv import dispatch
 from leanconv._choices import Choice, Choices
 from leanconv._key import subject
+from leanconv.backends.call import memory_format
 from leanconv.cli.console import progress_bar
 from leanconv.cli.options import input_option, threads_option
 from leanconv.cli.target import first_line, load_target
@@ -131,15 +132,15 @@ def _tuned(
     loaded = load_target(target, input)
     model = loaded.model.to(dtype)
     data = torch.randn(loaded.input_shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if layout == "channels_last":
-        if data.dim() not in formats:
+        if data.dim() not in (4, 5):
             raise LeanconvError(
                 f"`--layout` (=channels_last) is for images and volumes; the input of {target} "
                 f"has {data.dim()} dimensions"
             )
-        data = data.contiguous(memory_format=formats[data.dim()])
-        model = model.to(memory_format=formats[data.dim()])
+        layout_of_all = memory_format(data.dim() - 2, True)
+        data = data.contiguous(memory_format=layout_of_all)
+        model = model.to(memory_format=layout_of_all)
     with progress_bar(f"Tuning {target}"), torch.random.fork_rng([]):
         try:
             found = tune_layers(model, data, seconds)
