@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,19 @@ def measure_memory(
         >>> peak.parameters_bytes, peak.gradients_bytes
         (262144, 262144)
     """
+    with watch_memory(model=model, optimizer=optimizer, device=device) as found:
+        step()
+    return found[0]
+
+
+@contextmanager
+def watch_memory(
+    *,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    device: torch.device | str = "cpu",
+) -> Iterator[list[MemoryPeak]]:
+    """`measure_memory` of a `with` block; the list has the result once the block has ended."""
     device = torch.device(device)
     tracker = _Tracker(device)
     parameters = [] if model is None else [*model.parameters(), *model.buffers()]
@@ -223,13 +236,14 @@ def measure_memory(
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     reset_resident_peak()
+    found: list[MemoryPeak] = []
     with ExitStack() as hooks:
         for parameter in parameters:
             if parameter.requires_grad and parameter.is_leaf:
                 handle = parameter.register_post_accumulate_grad_hook(gradient_ready)
                 hooks.callback(handle.remove)
         with tracker:
-            step()
+            yield found
     tracker.note(_optimizer_tensors(optimizer), "optimizer", relabel=True)
     resident = resident_peak_bytes()
 
@@ -243,4 +257,4 @@ def measure_memory(
     stride = max(1, -(-len(samples) // CURVE_POINTS))
     kept = sorted({*range(0, len(samples), stride), at_peak})
     curve = tuple(peak if i == at_peak else samples[i] for i in kept)
-    return MemoryPeak(peak, curve, resident, str(device), Circumstances.now())
+    found.append(MemoryPeak(peak, curve, resident, str(device), Circumstances.now()))

@@ -14,8 +14,11 @@ from leanconv.profiler.text import MEMORY_KINDS, printable
 
 PHASE_COLOURS = {
     "data": "#8d8d8d",
+    "host-to-device": "#6c6c8f",
     "forward": "#2f6fb3",
+    "recompute": "#8a6fb0",
     "backward": "#b3502f",
+    "gradient sync": "#c9a227",
     "optimizer": "#5f8f3f",
     "other": "#c9c9c9",
 }

@@ -1,77 +1,158 @@
-"""The operator table: which operators a step spends its time in, phase by phase.
+"""The second pass: torch's profiler, with labels for phases, modules and source lines.
 
 Rules: an operator's self time excludes the operators it calls, so self times add up and nothing is
 counted twice; total time counts a nested call of the same operator once; time inside a phase but in
-no operator is Python's and the framework's, in a row of its own.
+no operator is Python's and the framework's, in a row of its own. An operator of the backward
+belongs to the module and line whose forward operator has its node's sequence number.
 """
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
-from torch.autograd.profiler_util import FunctionEvent
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, record_function
 
-from leanconv.measure.record import record
+from leanconv.profiler.owners import NOBODY, Lines, Owners
+from leanconv.profiler.rows import OUTSIDE
+from leanconv.profiler.watch import BACKWARD, FORWARD, GRADIENT_SYNC, OTHER, RECOMPUTE, Watch
+from leanconv.reversible._engine import RECOMPUTE as ENGINE_LABEL
 
-PHASE_PREFIX = "leanconv phase: "
-OUTSIDE = "(Python, outside operators)"
-BACKWARD_NODE = "autograd::engine::evaluate_function: "
-
-
-@record
-@dataclass(frozen=True)
-class OperatorRow:
-    """One operator in one phase, summed over `steps` profiled steps.
-
-    `self_cpu_share` is this row's part of all rows' self CPU time, from 0 to 1.
-    """
-
-    name: str
-    phase: str
-    calls: int
-    self_cpu_seconds: float
-    total_cpu_seconds: float
-    self_device_seconds: float
-    self_cpu_share: float
-
-    @property
-    def mean_cpu_seconds(self) -> float:
-        """Total time a call."""
-        return self.total_cpu_seconds / max(1, self.calls)
+_PHASE, _MODULE = "leanconv phase: ", "leanconv module: "
+_LINE, _GRADIENT = "leanconv line: ", "leanconv gradient: "
+_NODE = "autograd::engine::evaluate_function: "
+_LABELS = (_PHASE, _MODULE, _LINE, _GRADIENT, ENGINE_LABEL)
+_SYNC = ("c10d::", "gloo:", "nccl:", "torch::distributed::reducer")
 
 
 @dataclass
-class _Sum:
-    calls: int = 0
-    self_us: float = 0.0
-    total_us: float = 0.0
-    device_us: float = 0.0
+class Slice:
+    """One operator or label as the profiler saw it. `parent` is the slice it lies in, or -1."""
+
+    name: str
+    phase: str
+    module: int
+    line: int
+    parent: int
+    start_us: float
+    total_us: float
+    self_us: float
+    device_us: float
+    thread: int
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is one of ours, whose self time is Python's."""
+        return self.name.startswith(_LABELS)
 
 
-def profile_operators(
-    step: Callable[..., object], steps: int
-) -> tuple[tuple[OperatorRow, ...], float]:
-    """Run `step(mark)` under torch's profiler; rows by operator and phase, and seconds a step.
+class _LineMode(TorchFunctionMode):
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self.lines = lines
 
-    The seconds are with the profiler running; over the unprofiled time they give its overhead.
-    """
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        activities.append(ProfilerActivity.CUDA)
-    with _quiet(), torch.profiler.profile(activities=activities, acc_events=True) as profiler:
-        for _ in range(steps):
-            step(lambda phase: record_function(PHASE_PREFIX + phase))
-    events: list[FunctionEvent] = list(profiler.events() or [])
-    phase_us = sum(e.time_range.elapsed_us() for e in events if e.name.startswith(PHASE_PREFIX))
-    return _rows(events), phase_us / steps / 1e6
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "__get__":  # an attribute, as in x.shape
+            return func(*args, **(kwargs or {}))
+        with record_function(f"{_LINE}{self.lines.here()}"):
+            return func(*args, **(kwargs or {}))
+
+
+class OperatorPass:
+    """Runs torch's profiler from `begin` to `close`, and listens for phases and modules."""
+
+    def __init__(self, lines: bool = True) -> None:
+        self.owners = Owners()
+        self.lines = Lines()
+        self.steps = 0
+        self.slices: list[Slice] = []
+        self.watch: Watch | None = None
+        self._mode = _LineMode(self.lines) if lines else None
+        self._labels: list[Any] = []
+        self._bases: list[int] = []
+        self._hooked: set[int] = set()
+        self._open = ExitStack()
+        self._profiler: Any = None
+
+    def begin(self) -> None:
+        """A step begins; the first starts the profiler."""
+        if self._profiler is None:
+            activities = [ProfilerActivity.CPU]
+            if torch.cuda.is_available() and torch.cuda.is_initialized():
+                activities.append(ProfilerActivity.CUDA)
+            self._open.enter_context(_quiet())
+            self._profiler = torch.profiler.profile(activities=activities, acc_events=True)
+            self._open.enter_context(self._profiler)
+            if self._mode is not None:
+                self._open.enter_context(self._mode)
+        self._enter(_PHASE + OTHER)
+
+    def end(self) -> None:
+        """The step ends."""
+        while self._labels:
+            self._exit()
+        self.steps += 1
+
+    def close(self) -> None:
+        """Stop the profiler and read it."""
+        while self._labels:
+            self._exit()
+        self._open.close()
+        if self._profiler is not None and self.steps:
+            self.slices = _slices(_whole_steps(list(self._profiler.events() or []), self.steps))
+        self._profiler = None
+
+    def enter_phase(self, phase: str) -> None:
+        """Label the phase."""
+        if phase == BACKWARD:
+            self._bases.append(self.owners.begin_backward())
+        self._enter(_PHASE + phase)
+
+    def exit_phase(self, phase: str) -> None:
+        """End the label."""
+        if phase == BACKWARD and self._bases:
+            self.owners.end_backward(self._bases.pop())
+        self._exit()
+
+    def enter_module(self, module: nn.Module) -> None:
+        """Label the module, and its parameters' accumulation."""
+        number = self.owners.enter(module)
+        if id(module) not in self._hooked:
+            self._hooked.add(id(module))
+            for parameter in module.parameters(recurse=False):
+                self._label_gradient(parameter, number)
+        self._enter(f"{_MODULE}{number}")
+
+    def exit_module(self, module: nn.Module) -> None:
+        """End the label."""
+        self.owners.exit()
+        self._exit()
+
+    def _label_gradient(self, parameter: Tensor, number: int) -> None:
+        if not (parameter.is_leaf and parameter.requires_grad):
+            return
+
+        def label(parameter: Tensor) -> None:
+            with record_function(f"{_GRADIENT}{number}"):
+                pass
+
+        self._open.callback(parameter.register_post_accumulate_grad_hook(label).remove)
+
+    def _enter(self, name: str) -> None:
+        label = record_function(name)
+        label.__enter__()
+        self._labels.append(label)
+
+    def _exit(self) -> None:
+        if self._labels:
+            self._labels.pop().__exit__(None, None, None)
 
 
 @contextmanager
@@ -85,55 +166,95 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[name]
+        os.environ.pop(name, None)
 
 
-def _rows(events: list[FunctionEvent]) -> tuple[OperatorRow, ...]:
-    sums: dict[tuple[str, str], _Sum] = defaultdict(_Sum)
-    for event in events:
-        if event.device_type != DeviceType.CPU or event.is_async:
-            continue
-        ancestors = _ancestors(event)
-        if event.name.startswith(PHASE_PREFIX):
-            name, phase = OUTSIDE, event.name[len(PHASE_PREFIX) :]
-        else:
-            name, phase = event.name.removeprefix(BACKWARD_NODE), _phase(ancestors)
-        row = sums[phase, name]
-        row.self_us += max(0.0, event.self_cpu_time_total)
-        row.device_us += max(0.0, float(event.self_device_time_total))
-        if name == OUTSIDE:
-            row.calls += 1
-            row.total_us += max(0.0, event.self_cpu_time_total)
-        elif all(a.name.removeprefix(BACKWARD_NODE) != name for a in ancestors):
-            row.calls += 1
-            row.total_us += event.cpu_time_total
-    everything = sum(row.self_us for row in sums.values()) or 1.0
-    rows = [
-        OperatorRow(
-            name=name,
-            phase=phase,
-            calls=row.calls,
-            self_cpu_seconds=row.self_us / 1e6,
-            total_cpu_seconds=row.total_us / 1e6,
-            self_device_seconds=row.device_us / 1e6,
-            self_cpu_share=row.self_us / everything,
+def _number(name: str) -> int:
+    return int(name.rpartition(" ")[2])
+
+
+def _whole_steps(events: list[Any], steps: int) -> list[Any]:
+    """The events of steps that ended; the last one's begin may be of a step that raised."""
+    ends = sorted(
+        e.time_range.end for e in events if e.name == _PHASE + OTHER and e.cpu_parent is None
+    )
+    return [e for e in events if e.time_range.start < ends[steps - 1]]
+
+
+def _slices(events: list[Any]) -> list[Slice]:
+    """The CPU's slices, each attributed; parents come before their children."""
+    kept = [e for e in events if e.device_type == DeviceType.CPU and not e.is_async]
+    kept.sort(key=lambda e: (e.thread, e.time_range.start, -e.time_range.end))
+    place = {id(e): index for index, e in enumerate(kept)}
+    # The last forward operator to start before a node was made is the one that made it.
+    makers: dict[tuple[int, int], int] = {}
+    slices: list[Slice] = []
+    for index, event in enumerate(kept):
+        parent = place.get(id(event.cpu_parent), -1) if event.cpu_parent is not None else -1
+        over = slices[parent] if 0 <= parent < index else None
+        phase, module, line = (over.phase, over.module, over.line) if over else ("", NOBODY, NOBODY)
+        name = event.name
+        if name.startswith(_PHASE):
+            phase = name[len(_PHASE) :]
+            if phase == BACKWARD:
+                module = NOBODY
+        elif name.startswith(_MODULE):
+            module = _number(name)
+        elif name.startswith(_LINE):
+            line = _number(name)
+        elif name.startswith(ENGINE_LABEL):
+            phase = RECOMPUTE
+        elif name.startswith(_NODE):
+            # A GPU's backward runs in autograd's own threads, below no phase of the main one.
+            phase = BACKWARD
+        elif name.startswith(_SYNC):
+            phase = GRADIENT_SYNC
+        slices.append(
+            Slice(
+                name=name,
+                phase=phase or OTHER,
+                module=module,
+                line=line,
+                parent=parent,
+                start_us=event.time_range.start,
+                total_us=event.time_range.elapsed_us(),
+                self_us=max(0.0, event.self_cpu_time_total),
+                device_us=max(0.0, float(event.self_device_time_total)),
+                thread=event.thread,
+            )
         )
-        for (phase, name), row in sums.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.self_cpu_seconds))
+        if event.sequence_nr >= 0 and event.scope != 1 and not name.startswith(_NODE):
+            makers[event.thread, event.sequence_nr] = index
+    _attribute_backward(kept, slices, makers)
+    return slices
 
 
-def _ancestors(event: FunctionEvent) -> list[Any]:
-    found, parent = [], event.cpu_parent
-    while parent is not None:
-        found.append(parent)
-        parent = parent.cpu_parent
-    return found
+def _attribute_backward(
+    events: list[Any], slices: list[Slice], makers: dict[tuple[int, int], int]
+) -> None:
+    """Give each node, and what it runs, to the module and line that made it."""
+    nodes: dict[int, int] = {}  # slice -> the node it lies in
+    given: dict[int, tuple[int, int]] = {}
+    for index, (event, slice_) in enumerate(zip(events, slices, strict=True)):
+        if slice_.name.startswith(_NODE):
+            nodes[index] = index
+            maker = makers.get((event.fwd_thread, event.sequence_nr))
+            if event.sequence_nr >= 0 and maker is not None:
+                given[index] = slices[maker].module, slices[maker].line
+        elif slice_.parent in nodes and not slice_.name.startswith(_MODULE):
+            nodes[index] = nodes[slice_.parent]
+        if slice_.name.startswith(_GRADIENT) and index in nodes:
+            given[nodes[index]] = _number(slice_.name), NOBODY
+    for index, node in nodes.items():
+        if node in given:
+            slices[index].module, slices[index].line = given[node]
 
 
-def _phase(ancestors: list[Any]) -> str:
-    for ancestor in ancestors:
-        if ancestor.name.startswith(PHASE_PREFIX):
-            return str(ancestor.name[len(PHASE_PREFIX) :])
-    # A GPU's backward runs in autograd's own threads, below no phase of the main one.
-    return "backward" if any("autograd::" in a.name for a in ancestors) else "other"
+def shown_name(slice_: Slice) -> str:
+    """The operator's name in tables."""
+    return OUTSIDE if slice_.is_label else slice_.name.removeprefix(_NODE)
+
+
+def module_phase(phase: str) -> bool:
+    """Whether a phase's time can be a module's."""
+    return phase in (FORWARD, RECOMPUTE, BACKWARD)

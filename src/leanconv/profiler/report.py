@@ -11,9 +11,9 @@ from leanconv.measure.record import from_data, record, to_data
 
 if TYPE_CHECKING:
     from leanconv.measure import Circumstances, Comparison, MachineLimits
-    from leanconv.profiler.profile import Profile
+    from leanconv.profiler.result import Profile
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @record

@@ -1,4 +1,4 @@
-"""One training step, cut into its phases: data, forward, backward, optimizer."""
+"""One training step, cut into its phases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-PHASES = ("data", "forward", "backward", "optimizer")
 Batch = tuple[Any, Any]
 Loss = Callable[[Any, Any], Tensor]
 PhaseMark = Callable[[str], AbstractContextManager[Any]]
@@ -82,7 +81,7 @@ class TrainingStep:
             optimizer = torch.optim.SGD(trainable, lr=0.01, momentum=0.9)
         self.optimizer = optimizer
         self.data = data
-        self._batches = _endless(data)
+        self._batches = endless(data)
         tensor = next(iter([*model.parameters(), *model.buffers()]), None)
         self.device = tensor.device if tensor is not None else torch.device("cpu")
         self._loss = torch.tensor(float("nan"))
@@ -92,6 +91,7 @@ class TrainingStep:
         """Train on the next batch; `mark(phase)` is entered around each phase."""
         with mark("data"):
             input, target = next(self._batches)
+        with mark("host-to-device"):
             input, target = _to(input, self.device), _to(target, self.device)
         self.input_shape = _shape(input)
         with mark("forward"):
@@ -117,7 +117,8 @@ def _shape(input: Any) -> tuple[int, ...]:
     return tuple(first.shape) if isinstance(first, Tensor) else ()
 
 
-def _endless(data: Iterable[Batch]) -> Iterator[Batch]:
+def endless(data: Iterable[Any]) -> Iterator[Any]:
+    """Iterate again and again; an iterable that yields nothing is refused."""
     while True:
         empty = True
         for batch in data:

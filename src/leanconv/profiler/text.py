@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from leanconv.measure.record import to_data
 from leanconv.profiler.report import Report, Training
+from leanconv.profiler.rows import LineRow, ModuleRow
 from leanconv.profiler.units import (
     format_bytes,
     format_rate,
@@ -21,10 +23,10 @@ from leanconv.profiler.units import (
 
 if TYPE_CHECKING:
     from leanconv.measure import Circumstances, Comparison, MachineLimits, MemoryPeak
-    from leanconv.profiler.profile import Profile
+    from leanconv.profiler.result import Profile
 
 BAR_WIDTH = 30
-NAME_WIDTH = 23
+NAME_WIDTH = 18
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "inputs", "activations", "temporary")
 
 
@@ -87,11 +89,22 @@ def print_profile(profile: Profile, console: Console, top: int = 15) -> None:
         f"{len(profile.step_seconds)}, no profiler running).",
         highlight=False,
     )
+    if profile.stopped:
+        console.print(f"[yellow]The loop was stopped by {_name(profile.stopped)}[/]")
     if not profile.steady:
         console.print("[yellow]Warming up never settled: this machine is busy or throttled.[/]")
     _print_phases(profile, console)
-    _print_operators(profile, console, top)
-    _print_memory(profile.memory, console)
+    if profile.operators:
+        _print_operators(profile, console, top)
+        print_modules(profile, console, top)
+        print_lines(profile, console, top)
+        console.print(
+            f"Under the operator profiler a step took {profile.profiler_overhead:.2f} times as "
+            "long; the phases above are from steps without it.",
+            highlight=False,
+        )
+    if profile.memory is not None:
+        _print_memory(profile.memory, console)
 
 
 def _bar(share: float) -> str:
@@ -106,6 +119,8 @@ def _print_phases(profile: Profile, console: Console) -> None:
     table.add_column("", width=BAR_WIDTH)
     whole = profile.mean_step_seconds
     for phase in profile.phases:
+        if not any(phase.samples_seconds):
+            continue
         share = phase.mean_seconds / whole
         table.add_row(
             phase.name, format_seconds(phase.mean_seconds), format_share(share), _bar(share)
@@ -142,11 +157,61 @@ def _print_operators(profile: Profile, console: Console, top: int) -> None:
             str(sum(row.calls for row in rest)),
         )
     console.print(table)
-    console.print(
-        f"Under the operator profiler a step took {profile.profiler_overhead:.2f} times as long; "
-        "the phases above are from steps without it.",
-        highlight=False,
+
+
+def print_modules(profile: Profile, console: Console, top: int = 15) -> None:
+    """Modules by the time of their own and all below, a step; what is no module's as well."""
+    rows = sorted(profile.modules, key=lambda row: -row.total_seconds)
+    _print_rows(
+        f"Modules, a step (self times sum to it; {profile.unattributed_share:.1%} is no module's)",
+        [(row.path, row) for row in rows],
+        profile.profiled_steps,
+        console,
+        top,
     )
+
+
+def print_lines(profile: Profile, console: Console, top: int = 15) -> None:
+    """Lines of source by the time of the operators that they called, a step."""
+    rows = [(row.source, row) for row in profile.lines]
+    _print_rows("Lines of source, a step", rows, profile.profiled_steps, console, top)
+
+
+def _print_rows(
+    title: str,
+    rows: Sequence[tuple[str, ModuleRow | LineRow]],
+    steps: int,
+    console: Console,
+    top: int,
+) -> None:
+    table = _table(console, title)
+    table.add_column("", no_wrap=True)
+    for column in ("self %", "self", "total", "fwd", "recomp.", "bwd"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, row in rows[:top]:
+        times = (
+            row.self_seconds,
+            row.total_seconds,
+            row.forward_seconds,
+            row.recompute_seconds,
+            row.backward_seconds,
+        )
+        if len(name) > NAME_WIDTH:
+            name = ".." + name[2 - NAME_WIDTH :]
+        table.add_row(
+            _name(name),
+            format_share(row.self_share),
+            *(format_seconds(seconds / max(1, steps)) for seconds in times),
+        )
+    rest = [row for _, row in rows[top:]]
+    if rest:
+        table.add_row(
+            f"({len(rest)} more)",
+            format_share(sum(row.self_share for row in rest)),
+            format_seconds(sum(row.self_seconds for row in rest) / max(1, steps)),
+            *[""] * 4,
+        )
+    console.print(table)
 
 
 def _print_memory(memory: MemoryPeak, console: Console) -> None:
