@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
@@ -199,19 +200,25 @@ def timed_step(side: Side) -> tuple[float, float]:
     return middle - start, time.perf_counter() - start
 
 
-def allocated_peak(step: Callable[[], None]) -> int:
-    """The most bytes of tensors that a step holds at once, by the allocator's own events."""
+def memory_changes(step: Callable[[], object], mark: str = "") -> list[int]:
+    """Bytes of tensors that a step allocates (+) and frees (-), in order, by the allocator's own
+    events; 0 where it ran `record_function(mark)`."""
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profiler:
         step()
     events = profiler.profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    held = peak = 0
-    for _, change in changes:
-        held += change
-        peak = max(peak, held)
-    return peak
+    changes = sorted(
+        (e.start_ns(), e.nbytes() if e.name() == "[memory]" else 0)
+        for e in events
+        if e.name() in ("[memory]", mark)
+    )
+    return [change for _, change in changes]
+
+
+def allocated_peak(step: Callable[[], object]) -> int:
+    """The most bytes of tensors that a step holds at once."""
+    return max(accumulate(memory_changes(step)))
 
 
 def time_network(network: str, depth: int, rounds: int) -> list[Row]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPT = BENCHMARKS / "conv.py"
-REVERSIBLE = BENCHMARKS / "reversible.py"
 
 
 def test_the_convolution_benchmark_writes_a_row_a_direction_and_layout(tmp_path):
@@ -26,12 +25,18 @@ def test_the_convolution_benchmark_writes_a_row_a_direction_and_layout(tmp_path)
     }
 
 
+def load(monkeypatch, name):
+    """A benchmark as a module, its folder on the path as for a script of it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    specification = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look it up
+    specification.loader.exec_module(module)
+    return module
+
+
 def test_the_reversible_benchmark_says_which_peers_are_missing_and_measures_the_rest(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))  # as for a script of that folder
-    specification = importlib.util.spec_from_file_location("reversible_benchmark", REVERSIBLE)
-    benchmark = importlib.util.module_from_spec(specification)
-    sys.modules["reversible_benchmark"] = benchmark  # dataclasses look it up
-    specification.loader.exec_module(benchmark)
+    benchmark = load(monkeypatch, "reversible")
     rows = {row.side: row for row in benchmark.time_network("1d", 1, 1)}
     for side in ("keeps everything", "checkpoint", "leanconv"):
         assert not rows[side].why_missing, rows[side].why_missing
@@ -41,3 +46,14 @@ def test_the_reversible_benchmark_says_which_peers_are_missing_and_measures_the_
             assert "No module named" in rows[peer].why_missing
     benchmark.measure_peaks(rows["leanconv"], [1])
     assert rows["leanconv"].peak_bytes[1] > 0
+
+
+def test_the_budget_benchmark_never_finds_more_held_than_allowed(monkeypatch):
+    load(monkeypatch, "reversible")
+    benchmark = load(monkeypatch, "memory_budget")
+    rows = benchmark.measure("1d", 2, 1)
+    assert len(rows) > 3
+    assert [row.kept for row in rows] == sorted(row.kept for row in rows)
+    for row in rows:
+        assert 0 < row.held_bytes <= row.budget_bytes * 1.005
+    assert len(benchmark.verdicts(rows)) == 3
