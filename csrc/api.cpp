@@ -12,7 +12,8 @@ namespace leanconv {
 
 #define LEANCONV_DECLARE(isa)                            \
   namespace isa {                                        \
-  extern const Family contiguous, channels_last, direct; \
+  extern const Family contiguous, channels_last, pointwise, direct; \
+  extern const SeparableFamily separable; \
   double fma_peak(int threads, int64_t rounds);          \
   }
 LEANCONV_DECLARE(baseline)
@@ -30,12 +31,13 @@ namespace {
 
 struct InstructionSet {
   const char* name;
-  const Family* families[3];  // the first that takes a problem serves it; `direct` takes all
+  const Family* families[4];  // the first that takes a problem serves it; `direct` takes all
+  const SeparableFamily* separable;
   double (*fma_peak)(int threads, int64_t rounds);
   bool (*runs_here)();
 };
 
-#define LEANCONV_FAMILIES(isa) {&isa::contiguous, &isa::channels_last, &isa::direct}
+#define LEANCONV_FAMILIES(isa) {&isa::contiguous, &isa::channels_last, &isa::pointwise, &isa::direct}, &isa::separable
 
 const InstructionSet kSets[] = {
     {"baseline", LEANCONV_FAMILIES(baseline), baseline::fma_peak, [] { return true; }},
@@ -84,7 +86,7 @@ const Family& family_for(const Problem& p, Direction direction) {
   const InstructionSet& set = *current_set();
   for (const Family* family : set.families)
     if (!family->why_not(p, direction)) return *family;
-  return *set.families[2];
+  return *set.families[3];
 }
 
 }  // namespace
@@ -125,7 +127,8 @@ LEANCONV_API double leanconv_fma_peak(int num_threads, int64_t rounds) {
 
 LEANCONV_API const char* leanconv_why_not(const leanconv_problem* problem, int direction) {
   const InstructionSet& set = *current_set();
-  // Each family serves one layout, so the answer is that of the problem's own.
+  if (!set.families[2]->why_not(*problem, Direction(direction))) return nullptr;
+  // Each other family serves one layout, so the answer is that of the problem's own.
   const Family& family = *set.families[problem->layout == LEANCONV_CHANNELS_LAST ? 1 : 0];
   return family.why_not(*problem, Direction(direction));
 }
@@ -146,4 +149,27 @@ LEANCONV_API int leanconv_grad_weight(const leanconv_problem* problem, const voi
                                       const void* input, void* grad_weight, void* grad_bias) {
   const Problem p = with_usable_threads(*problem);
   return family_for(p, Direction::grad_weight).grad_weight(p, grad_output, input, grad_weight, grad_bias);
+}
+
+LEANCONV_API const char* leanconv_separable_why_not(const leanconv_problem* depthwise) {
+  return current_set().load()->separable->why_not(*depthwise);
+}
+
+LEANCONV_API int leanconv_separable_forward(const leanconv_separable* problem, const void* input,
+                                            const void* weight, const void* bias, const void* pointwise_weight,
+                                            const void* pointwise_bias, void* output) {
+  Separable s = *problem;
+  s.depthwise = with_usable_threads(s.depthwise);
+  return current_set().load()->separable->forward(s, input, weight, bias, pointwise_weight, pointwise_bias,
+                                                  output);
+}
+
+LEANCONV_API int leanconv_separable_backward(const leanconv_separable* problem, const void* grad_output,
+                                             const void* input, const void* weight, const void* bias,
+                                             const void* pointwise_weight, void* grad_middle,
+                                             void* grad_pointwise_weight, void* grad_pointwise_bias) {
+  Separable s = *problem;
+  s.depthwise = with_usable_threads(s.depthwise);
+  return current_set().load()->separable->backward(s, grad_output, input, weight, bias, pointwise_weight,
+                                                   grad_middle, grad_pointwise_weight, grad_pointwise_bias);
 }

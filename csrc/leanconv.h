@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define LEANCONV_ABI_VERSION 2
+#define LEANCONV_ABI_VERSION 3
 
 enum { LEANCONV_F32 = 0, LEANCONV_BF16 = 1, LEANCONV_F16 = 2 };
 enum { LEANCONV_CONTIGUOUS = 0, LEANCONV_CHANNELS_LAST = 1 };
@@ -27,6 +27,21 @@ typedef struct leanconv_problem {
   int64_t padding[3]; /* zeros before the first element; what follows the last is implied by out_size */
   int32_t dtype, layout, num_threads, reserved;
 } leanconv_problem;
+
+/* A depthwise convolution, an activation, and a dense convolution of kernel size 1 to `channels_out`. */
+enum {
+  LEANCONV_IDENTITY = 0,
+  LEANCONV_RELU = 1,
+  LEANCONV_RELU6 = 2,
+  LEANCONV_SILU = 3,
+  LEANCONV_GELU = 4,
+  LEANCONV_HARDSWISH = 5
+};
+typedef struct leanconv_separable {
+  leanconv_problem depthwise; /* its channels_out are those between the two */
+  int64_t channels_out;
+  int32_t activation, reserved;
+} leanconv_separable;
 
 /* The interface's version: the loader refuses a library of another one. */
 int leanconv_abi_version(void);
@@ -49,6 +64,18 @@ int leanconv_grad_input(const leanconv_problem* problem, const void* grad_output
 /* `grad_bias` may be NULL. Both gradients are of the problem's dtype, summed in float. */
 int leanconv_grad_weight(const leanconv_problem* problem, const void* grad_output, const void* input,
                          void* grad_weight, void* grad_bias);
+
+/* NULL where the two can be served as one, else one sentence saying why not. */
+const char* leanconv_separable_why_not(const leanconv_problem* depthwise);
+/* Biases may be NULL. LEANCONV_UNSUPPORTED where a depthwise weight is not finite. */
+int leanconv_separable_forward(const leanconv_separable* problem, const void* input, const void* weight,
+                               const void* bias, const void* pointwise_weight, const void* pointwise_bias,
+                               void* output);
+/* The gradients of the pointwise half, and that of the depthwise result; each may be NULL. The depthwise
+ * result is made again from `input`, `weight` and `bias`. */
+int leanconv_separable_backward(const leanconv_separable* problem, const void* grad_output, const void* input,
+                                const void* weight, const void* bias, const void* pointwise_weight,
+                                void* grad_middle, void* grad_pointwise_weight, void* grad_pointwise_bias);
 
 #ifdef __cplusplus
 }

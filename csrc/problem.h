@@ -26,4 +26,16 @@ struct Family {
                      void* grad_bias);
 };
 
+using Separable = leanconv_separable;
+
+// Both halves as one, compiled for one instruction set; LEANCONV_UNSUPPORTED where a value stands in the way.
+struct SeparableFamily {
+  const char* (*why_not)(const Problem& depthwise);
+  int (*forward)(const Separable&, const void* input, const void* weight, const void* bias,
+                 const void* pointwise_weight, const void* pointwise_bias, void* output);
+  int (*backward)(const Separable&, const void* grad_output, const void* input, const void* weight,
+                  const void* bias, const void* pointwise_weight, void* grad_middle, void* grad_pointwise_weight,
+                  void* grad_pointwise_bias);
+};
+
 }  // namespace leanconv

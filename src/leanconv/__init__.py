@@ -30,6 +30,7 @@ from leanconv.reversible import (
     is_invertible_module,
     reconstruction_error,
 )
+from leanconv.separable_layers import SeparableConv1d, SeparableConv2d, SeparableConv3d
 from leanconv.tuning import tune
 
 __all__ = [
@@ -51,6 +52,9 @@ __all__ = [
     "MomentumCoupling",
     "ReversibleBlock",
     "ReversibleSequential",
+    "SeparableConv1d",
+    "SeparableConv2d",
+    "SeparableConv3d",
     "Squeeze1d",
     "Squeeze2d",
     "Squeeze3d",

@@ -13,6 +13,7 @@ import torch
 
 from leanconv._native import library
 from leanconv.backends import Call, Direction
+from leanconv.backends.separable import SeparableCall
 from leanconv.measure.circumstances import accelerator_name, processor_name
 
 
@@ -23,16 +24,20 @@ def _machine(device: str) -> tuple[str, str]:
     return processor_name(), torch.backends.cpu.get_cpu_capability()
 
 
-def key_of(call: Call, direction: Direction, candidates: list[str]) -> str:
+def key_of(call: Call | SeparableCall, direction: Direction, candidates: list[str]) -> str:
     """What a choice holds for: shape, layout, dtype, threads, machine, versions, candidates."""
     from leanconv import __version__
 
+    op = "conv"
+    if isinstance(call, SeparableCall):
+        op = f"separable to {call.channels_out} {call.activation}".rstrip()
+        call = call.depthwise
     lib = library()
     isa = "" if lib is None else lib.leanconv_isa().decode()
     shape = (call.input_size, call.weight_size, call.stride, call.padding, call.dilation)
     kind = (call.groups, str(call.dtype), call.channels_last, call.threads)
     where = (call.device, _machine(call.device), isa, torch.__version__, __version__)
-    return json.dumps(["conv", direction, *shape, *kind, *where, candidates])
+    return json.dumps([op, direction, *shape, *kind, *where, candidates])
 
 
 def subject(key: str) -> str:
@@ -42,9 +47,10 @@ def subject(key: str) -> str:
     'something else'
     """
     try:
-        _, direction, size, kernel, stride, padding, dilation, groups, *rest = json.loads(key)
+        op, direction, size, kernel, stride, padding, dilation, groups, *rest = json.loads(key)
         dtype, channels_last, threads, device, *_ = rest
-        parts = [direction, f"{_joined(size)} by {_joined(kernel)}"]
+        what = direction if op == "conv" else f"{op}: {direction}"
+        parts = [what, f"{_joined(size)} by {_joined(kernel)}"]
         for name, values, usual in (
             ("stride", stride, 1),
             ("padding", padding, 0),

@@ -9,39 +9,27 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from leanconv.backends import Backend, Call, Direction
+from leanconv.backends import Call, Direction
+from leanconv.backends.separable import SeparableCall
+
+AnyCall = Call | SeparableCall
 
 NOISE = 0.05
 _ROUNDS = (3, 25)
 
 
-def tensors_for(call: Call, direction: Direction) -> tuple[object, ...]:
-    """Arguments for the functions that a backend's `plan` returns."""
-    kind: dict[str, object] = {"dtype": call.dtype, "device": call.device}
-    layout = call.memory_format
-
-    def ones(size: tuple[int, ...]) -> torch.Tensor:
-        return torch.ones(size, **kind).contiguous(memory_format=layout)  # type: ignore[call-overload,no-any-return]
-
-    weight = torch.ones(call.weight_size, **kind)  # type: ignore[call-overload]
-    if direction == "forward":
-        return ones(call.input_size), weight, None
-    if direction == "grad_input":
-        return ones(call.output_size), weight
-    return ones(call.output_size), ones(call.input_size), False
-
-
 def trial(
-    call: Call, direction: Direction, candidates: Sequence[Backend], budget_seconds: float
+    call: AnyCall, direction: Direction, candidates: Sequence[Any], budget_seconds: float
 ) -> dict[str, float] | None:
     """Median seconds of each candidate; None where the budget did not suffice to tell."""
     end = time.perf_counter() + budget_seconds
     with torch.no_grad(), _disable_current_modes():
-        arguments = tensors_for(call, direction)
+        arguments = call.example(direction)
         runs = {each.name: each.plan(call, direction) for each in candidates}
         for run in runs.values():
             _seconds(run, arguments, call.device)

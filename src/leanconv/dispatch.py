@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,9 +25,13 @@ from leanconv._choices import Choice, Choices, default_path
 from leanconv._key import key_of
 from leanconv.backends import ALL, DIRECTIONS, Backend, Call, Direction
 from leanconv.backends.call import Run
+from leanconv.backends.separable import SEPARABLE, SeparableBackend, SeparableCall
 
 Mode = Literal["auto", "measure", "rules", "off"]
 _REMEMBERED = 4096
+_SEPARABLE_FOR = {"native": "fused", "aten": "aten", "aten_relaid": "aten"}
+AnyCall = Call | SeparableCall
+AnyBackend = Backend | SeparableBackend
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Settings:
 _settings = Settings()
 _plans: dict[Any, Run] = {}
 _stock: dict[Any, bool] = {}
-_chosen: dict[tuple[Call, Direction], Choice] = {}
+_chosen: dict[tuple[AnyCall, Direction], Choice] = {}
 _measuring = threading.Lock()
 
 
@@ -119,48 +123,56 @@ def chosen() -> list[Choice]:
     return list(_chosen.values())
 
 
-def named(name: str) -> Backend:
+def named(name: str, among: Sequence[Any] = ALL) -> Any:
     """The backend of that name.
 
     Raises:
         ValueError: where there is none.
     """
-    for backend in ALL:
+    for backend in among:
         if backend.name == name:
             return backend
-    known = ", ".join(backend.name for backend in ALL)
+    known = ", ".join(backend.name for backend in among)
     raise ValueError(f"`backend` (={name!r}) must be one of {known}.")
 
 
-def choose(call: Call, direction: Direction, pinned: str = "") -> Backend:
+def _backends_of(call: AnyCall) -> Sequence[Any]:
+    return SEPARABLE if isinstance(call, SeparableCall) else ALL
+
+
+def choose(call: AnyCall, direction: Direction, pinned: str = "") -> Any:
     """The backend for one direction of a call.
 
     Raises:
         ValueError: where the pinned backend cannot serve it, with every reason.
     """
-    pinned = pinned or _settings.backend
+    among = _backends_of(call)
+    # A backend pinned for the process is one of convolutions; separable ones go with its kind.
+    everywhere = _settings.backend
+    pinned = pinned or (_SEPARABLE_FOR.get(everywhere, "") if among is SEPARABLE else everywhere)
     if pinned:
-        backend = named(pinned)
+        backend = named(pinned, among)
         if reasons := backend.why_not(call, direction):
             raise ValueError(
                 f"`backend` (={pinned!r}) cannot serve {direction} of {call}: {'; '.join(reasons)}."
             )
         return backend
     if _settings.mode == "off":
-        return named("aten")
+        return named("aten", among)
     if _settings.mode == "rules":
         return _by_rule(call, direction)
-    return named(_by_measurement(call, direction).backend)
+    return named(_by_measurement(call, direction).backend, among)
 
 
-def _by_rule(call: Call, direction: Direction) -> Backend:
-    for backend in ALL:
+def _by_rule(call: AnyCall, direction: Direction) -> Any:
+    among = _backends_of(call)
+    for backend in among:
         if not backend.why_not(call, direction) and not backend.why_slow(call, direction):
             return backend
-    return named("aten")
+    return named("aten", among)
 
 
-def _by_measurement(call: Call, direction: Direction) -> Choice:
+def _by_measurement(call: AnyCall, direction: Direction) -> Choice:
     """The remembered choice, else a new one; the rule's, unstored, if the budget is too short."""
     known = _chosen.get((call, direction))
     if known is not None:
@@ -169,10 +181,10 @@ def _by_measurement(call: Call, direction: Direction) -> Choice:
         known = _chosen.get((call, direction))
         if known is not None:
             return known
-        candidates = [each for each in ALL if _is_candidate(each, call, direction)]
+        candidates = [each for each in _backends_of(call) if _is_candidate(each, call, direction)]
         key = key_of(call, direction, [each.name for each in candidates])
         rule = _by_rule(call, direction).name
-        if len(candidates) == 1 or 0 in (*call.input_size, *call.output_size):
+        if len(candidates) == 1 or call.is_empty:
             choice = Choice(key, rule, {})
         else:
             choice = choices().get(key) or _measured(key, call, direction, candidates, rule)
@@ -183,7 +195,7 @@ def _by_measurement(call: Call, direction: Direction) -> Choice:
 
 
 def _measured(
-    key: str, call: Call, direction: Direction, candidates: list[Backend], rule: str
+    key: str, call: AnyCall, direction: Direction, candidates: Sequence[Any], rule: str
 ) -> Choice:
     in_full = _settings.mode == "measure"
     budget = _settings.tune_seconds if in_full else _settings.budget_seconds
@@ -195,11 +207,12 @@ def _measured(
     return choice
 
 
-def _is_candidate(backend: Backend, call: Call, direction: Direction) -> bool:
+def _is_candidate(backend: Any, call: AnyCall, direction: Direction) -> bool:
     if backend.why_not(call, direction):
         return False
     # The plain loops are there to be right; timing them would only spend the budget.
-    return backend.name != "native" or not backend.why_slow(call, direction)
+    plain = backend.name in ("native", "fused", "two_step", "native_aten")
+    return not plain or not backend.why_slow(call, direction)
 
 
 def plan(
@@ -244,7 +257,47 @@ def plan(
         channels_last,
         threads,
     )
-    run = choose(call, direction, pinned).plan(call, direction)
+    run: Run = choose(call, direction, pinned).plan(call, direction)
+    _remember(_plans, key, run)
+    return run
+
+
+def plan_separable(
+    direction: Direction,
+    input_size: tuple[int, ...],
+    weight_size: tuple[int, ...],
+    channels_out: int,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    activation: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    channels_last: bool,
+    pinned: str,
+) -> Run:
+    """As `plan`, of a separable convolution; `weight_size` is the depthwise weight's."""
+    threads = torch.get_num_threads()
+    geometry = (*stride, *padding, *dilation, channels_out)
+    kind = (activation, dtype, device, channels_last, pinned, threads)
+    key = (direction, input_size, weight_size, geometry, *kind)
+    found = _plans.get(key)
+    if found is not None:
+        return found
+    depthwise = Call(
+        tuple(input_size),
+        tuple(weight_size),
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        input_size[1],
+        dtype,
+        device.type,
+        channels_last,
+        threads,
+    )
+    call = SeparableCall(depthwise, channels_out, activation)
+    run: Run = choose(call, direction, pinned).plan(call, direction)
     _remember(_plans, key, run)
     return run
 

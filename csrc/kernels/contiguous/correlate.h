@@ -23,6 +23,16 @@ struct Plan {
   int64_t scratch_floats() const { return sources * staged_floats + piece_floats + weight_floats; }
 };
 
+inline void set_bands(Plan& plan, int64_t bands) {
+  plan.bands = bands;
+  plan.staged_floats = 0;
+  for (int64_t b = 0; b < bands; ++b) {
+    const Staged staged(plan.axes, plan.band(b));
+    plan.staged_floats = larger(plan.staged_floats, staged.floats());
+  }
+  plan.staged_floats = round_up(plan.staged_floats, 16);
+}
+
 inline void finish_plan(const Problem& p, const int64_t* result_size, int64_t planes, int64_t sources,
                         int64_t source_taps, Plan& plan) {
   plan.sources = sources;
@@ -39,13 +49,7 @@ inline void finish_plan(const Problem& p, const int64_t* result_size, int64_t pl
   const int64_t for_cache = ceil_div(elements * sources, 128 * 1024);
   const int64_t longest = larger(plan.axes[plan.band_axis].largest_piece, 1);
   const int64_t unit = plan.band_axis == 2 ? 256 : 4;
-  plan.bands = larger(1, smaller(larger(for_threads, for_cache), longest / unit));
-  plan.staged_floats = 0;
-  for (int64_t b = 0; b < plan.bands; ++b) {
-    const Staged staged(plan.axes, plan.band(b));
-    plan.staged_floats = larger(plan.staged_floats, staged.floats());
-  }
-  plan.staged_floats = round_up(plan.staged_floats, 16);
+  set_bands(plan, larger(1, smaller(larger(for_threads, for_cache), longest / unit)));
   plan.piece_floats =
       plan.axes[2].pieces * plan.axes[1].largest_piece * round_up(plan.axes[2].largest_piece, Vec::width) +
       Vec::width;
@@ -80,8 +84,8 @@ void scatter_row(const float* piece, int64_t piece_stride, int64_t pieces, int64
   }
 }
 
-// Staged sources, each with weights of its own, summed into one result plane.
-template <class T>
+// Staged sources, each with weights of its own, summed into one result plane, stored as R.
+template <class T, class R = T>
 class Correlation {
  public:
   Correlation(const Plan& plan, const Band& band, float* scratch)
@@ -106,7 +110,7 @@ class Correlation {
   }
 
   // Source i goes with the taps at weight + i * source_taps.
-  void run(const T* weight, float bias, T* result) {
+  void run(const T* weight, float bias, R* result) {
     const Axis* axes = plan_.axes;
     for (int64_t i = 0; i < axes[0].pieces; ++i)
       for (int64_t j = 0; j < axes[1].pieces; ++j) {
@@ -119,13 +123,13 @@ class Correlation {
 
  private:
   // All rows of one piece in one slice of the result.
-  void run_slice(const Piece& depth, int64_t d, const Piece& height, const T* weight, float bias, T* result) {
+  void run_slice(const Piece& depth, int64_t d, const Piece& height, const T* weight, float bias, R* result) {
     const Axis& row_axis = plan_.axes[2];
     const int64_t rows_begin = band_.begin(1, height.size), rows = band_.end(1, height.size) - rows_begin;
     if (rows <= 0) return;
     const int64_t width = plan_.result_size[2];
-    T* slice = result + (depth.start + d * depth.step) * plan_.result_size[1] * width;
-    const bool direct = sizeof(T) == sizeof(float) && row_axis.pieces == 1;
+    R* slice = result + (depth.start + d * depth.step) * plan_.result_size[1] * width;
+    const bool direct = sizeof(R) == sizeof(float) && row_axis.pieces == 1;
     const int64_t pitch = round_up(row_axis.largest_piece, Vec::width);
     const int64_t piece_stride = pitch * plan_.axes[1].largest_piece;
     for (int64_t k = 0; k < row_axis.pieces; ++k) {

@@ -34,20 +34,21 @@ void to_lanes(const T* planes, int64_t size, int64_t lanes, float* to) {
     for (int64_t i = 0; i < size; ++i) to[i * kLanes + lane] = to_float(planes[lane * size + i]);
 }
 
+// The way back, plane after plane at `pitch`.
 template <class T>
-void from_lanes(const float* from, int64_t size, int64_t lanes, T* planes) {
+void from_lanes(const float* from, int64_t size, int64_t lanes, T* planes, int64_t pitch) {
   int64_t lane = 0;
 #ifdef LEANCONV_TRANSPOSES
   const int64_t whole = size / 8 * 8;
   for (; lane + 8 <= lanes; lane += 8) {
     for (int64_t i = 0; i < whole; i += 8)
-      transpose_8x8(from + i * kLanes + lane, kLanes, planes + lane * size + i, size);
+      transpose_8x8(from + i * kLanes + lane, kLanes, planes + lane * pitch + i, pitch);
     for (int64_t l = lane; l < lane + 8; ++l)
-      for (int64_t i = whole; i < size; ++i) planes[l * size + i] = from_float<T>(from[i * kLanes + l]);
+      for (int64_t i = whole; i < size; ++i) planes[l * pitch + i] = from_float<T>(from[i * kLanes + l]);
   }
 #endif
   for (; lane < lanes; ++lane)
-    for (int64_t i = 0; i < size; ++i) planes[lane * size + i] = from_float<T>(from[i * kLanes + lane]);
+    for (int64_t i = 0; i < size; ++i) planes[lane * pitch + i] = from_float<T>(from[i * kLanes + lane]);
 }
 
 inline View lane_view(const float* origin, const int64_t* size) {
@@ -78,7 +79,7 @@ int correlate_lanes(const Problem& p, const Reaches& reaches, const int64_t* sou
         for (int64_t h = 0; h < size[1]; ++h)
           make_row(p, reaches, view, weights, d, h, size[2], channel, kLanes,
                    out + (d * size[1] + h) * size[2] * kLanes, kLanes);
-      from_lanes(out, to, lanes, result + plane * to);
+      from_lanes(out, to, lanes, result + plane * to, to);
     }
   }
   return status;

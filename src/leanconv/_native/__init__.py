@@ -5,6 +5,6 @@ nothing is loaded before the first use; a missing or unfit library is a recorded
 exception.
 """
 
-from leanconv._native._library import Problem, library, why_unavailable
+from leanconv._native._library import Problem, Separable, library, why_unavailable
 
-__all__ = ["Problem", "library", "why_unavailable"]
+__all__ = ["Problem", "Separable", "library", "why_unavailable"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch  # noqa: F401  the library must find torch's libgomp already mapped, and share its threads
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 _NAMES = ("libleanconv_kernels.so", "libleanconv_kernels.dylib")
 
 
@@ -29,6 +29,17 @@ class Problem(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("layout", ctypes.c_int32),
         ("num_threads", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    ]
+
+
+class Separable(ctypes.Structure):
+    """`leanconv_separable`."""
+
+    _fields_ = [
+        ("depthwise", Problem),
+        ("channels_out", ctypes.c_int64),
+        ("activation", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
     ]
 
@@ -54,7 +65,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
             f"{found.name} has interface version {version}, this package needs {ABI_VERSION}",
         )
     pointer, problem = ctypes.c_void_p, ctypes.POINTER(Problem)
-    for name in ("leanconv_isa", "leanconv_isas", "leanconv_why_not"):
+    separable = ctypes.POINTER(Separable)
+    sentences = ("leanconv_isa", "leanconv_isas", "leanconv_why_not", "leanconv_separable_why_not")
+    for name in sentences:
         getattr(lib, name).restype = ctypes.c_char_p
     lib.leanconv_set_isa.argtypes = [ctypes.c_char_p]
     lib.leanconv_fma_peak.argtypes = [ctypes.c_int, ctypes.c_int64]
@@ -63,6 +76,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     lib.leanconv_forward.argtypes = [problem, pointer, pointer, pointer, pointer]
     lib.leanconv_grad_input.argtypes = [problem, pointer, pointer, pointer]
     lib.leanconv_grad_weight.argtypes = [problem, pointer, pointer, pointer, pointer]
+    lib.leanconv_separable_why_not.argtypes = [problem]
+    lib.leanconv_separable_forward.argtypes = [separable, *[pointer] * 6]
+    lib.leanconv_separable_backward.argtypes = [separable, *[pointer] * 8]
     return lib, ""
 
 

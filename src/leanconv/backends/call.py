@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-Direction = Literal["forward", "grad_input", "grad_weight"]
+Direction = Literal["forward", "grad_input", "grad_weight", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "grad_input", "grad_weight")
 Run = Callable[..., Any]
 
@@ -51,9 +51,29 @@ class Call:
         return (self.input_size[0], self.weight_size[0], *spatial)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return 0 in (*self.input_size, *self.output_size)
+
+    @property
     def memory_format(self) -> torch.memory_format:
         """The layout of input, output and their gradients."""
         return memory_format(self.spatial_dims, self.channels_last)
+
+    def example(self, direction: Direction) -> tuple[object, ...]:
+        """Arguments for the functions that a backend's `plan` returns."""
+        kind: dict[str, object] = {"dtype": self.dtype, "device": self.device}
+        layout = self.memory_format
+
+        def ones(size: tuple[int, ...]) -> torch.Tensor:
+            return torch.ones(size, **kind).contiguous(memory_format=layout)  # type: ignore[call-overload,no-any-return]
+
+        weight = torch.ones(self.weight_size, **kind)  # type: ignore[call-overload]
+        if direction == "forward":
+            return ones(self.input_size), weight, None
+        if direction == "grad_input":
+            return ones(self.output_size), weight
+        return ones(self.output_size), ones(self.input_size), False
 
     @property
     def largest_elements(self) -> int:

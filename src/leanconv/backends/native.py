@@ -44,14 +44,14 @@ class Native:
         lib = library()
         if lib is None:
             return [why_unavailable()]
-        reason = lib.leanconv_why_not(_problem(call), _DIRECTIONS[direction])
+        reason = lib.leanconv_why_not(problem_of(call), _DIRECTIONS[direction])
         return [] if reason is None else [reason.decode()]
 
     def plan(self, call: Call, direction: Direction) -> Run:
         """The function that runs this direction of this call."""
         lib = library()
         assert lib is not None
-        problem = _problem(call)
+        problem = problem_of(call)
         address = ctypes.byref(problem)
         layout, dtype = call.memory_format, call.dtype
         input_size, weight_size, output_size = call.input_size, call.weight_size, call.output_size
@@ -64,7 +64,7 @@ class Native:
             # A name of its own keeps a copy alive until the kernel has read it.
             bias = None if bias is None else bias.contiguous()
             output = torch.empty(output_size, dtype=dtype, memory_format=layout)
-            _check(
+            check(
                 run_forward(
                     address,
                     input.data_ptr(),
@@ -79,7 +79,7 @@ class Native:
             grad_output = grad_output.contiguous(memory_format=layout)
             weight = weight.contiguous()
             result = torch.empty(input_size, dtype=dtype, memory_format=layout)
-            _check(
+            check(
                 run_grad_input(
                     address, grad_output.data_ptr(), weight.data_ptr(), result.data_ptr()
                 )
@@ -93,7 +93,7 @@ class Native:
             input = input.contiguous(memory_format=layout)
             result = torch.empty(weight_size, dtype=dtype)
             bias = torch.empty(channels_out, dtype=dtype) if with_bias else None
-            _check(
+            check(
                 run_grad_weight(
                     address,
                     grad_output.data_ptr(),
@@ -112,7 +112,8 @@ class Native:
         return runs[direction]
 
 
-def _problem(call: Call) -> Problem:
+def problem_of(call: Call) -> Problem:
+    """The C structure that describes a call."""
     missing = 3 - call.spatial_dims
 
     def three(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
@@ -135,7 +136,8 @@ def _problem(call: Call) -> Problem:
     )
 
 
-def _check(status: int) -> None:
+def check(status: int) -> None:
+    """Raises what a status of the C interface means."""
     if status == 2:
         raise MemoryError("the convolution's scratch memory could not be allocated")
     if status != 0:

@@ -3,6 +3,7 @@
 from leanconv.models.cifar import dense_cifar, separable_cifar
 from leanconv.models.irevnet import irevnet1d
 from leanconv.models.registry import ModelEntry, entry, names, register
+from leanconv.models.separable import rev_separable
 
 __all__ = [
     "ModelEntry",
@@ -11,5 +12,6 @@ __all__ = [
     "irevnet1d",
     "names",
     "register",
+    "rev_separable",
     "separable_cifar",
 ]
