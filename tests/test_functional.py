@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -280,3 +282,24 @@ def test_torch_compile_traces_without_a_graph_break(dynamic, channels_last):
         x = torch.randn(2, 8, size, size).contiguous(memory_format=layout).requires_grad_()
         ours = torch.autograd.grad(compiled(x).sum(), (x, weight))
         torch.testing.assert_close(ours, torch.autograd.grad(step(x).sum(), (x, weight)))
+
+
+@pytest.mark.parametrize("backend", ["aten", ""])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_bfloat16_gradients_are_right_where_the_window_is_as_long_as_the_input(
+    dims, channels_last, backend
+):
+    # Those of torch 2.14.1 are not, on a CPU with AVX-512.
+    sizes = ((2, 2, 1), (2, 9, 6), (4, 1, 17), (17, 1, 9), (1, 1, 9), (2, 2, 2))
+    for size, (kernel, stride), groups in itertools.product(
+        sizes, ((3, 1), (3, 2), (2, 1), (2, 2)), (1, 2, 8)
+    ):
+        case = Case(
+            (1, 8, *size[-dims:]), (8, 8 // groups, *[kernel] * dims), (stride,) * dims,
+            (1,) * dims, (1,) * dims, groups, dtype=torch.bfloat16, channels_last=channels_last,
+        )  # fmt: skip
+        # What the memory held before shows where nothing is written.
+        rubbish = [torch.full((n,), 1e10, dtype=case.dtype) for n in (64, 144, 256, 432)] * 9
+        del rubbish
+        check(case, backend)

@@ -102,14 +102,17 @@ int correlate(const Problem& p, const Reaches& reaches, const int64_t* source_si
       reaches.span(1, job.row, job.row_end, row, row_end);
       here.prepare(source + job.image * product(source_size) * source_channels, slice, slice_end, row,
                    row_end, scratch.data() + line);
-      for (int64_t h = job.row; h < job.row_end; ++h) {
-        T* out = result + (((job.image * size[0] + job.slice) * size[1] + h) * size[2]) * channels;
-        if (repeat == 1) {
-          make_row(p, reaches, here.view(), weights, job.slice, h, size[2], 0, p.channels_out, out, channels);
-        } else {
+      const auto row_at = [&](int64_t h) {
+        return result + (((job.image * size[0] + job.slice) * size[1] + h) * size[2]) * channels;
+      };
+      if (repeat == 1) {
+        make_rows(p, reaches, here.view(), weights, job.slice, job.row, job.row_end, size[2], p.channels_out,
+                  row_at(job.row), size[2] * channels, channels);
+      } else {
+        for (int64_t h = job.row; h < job.row_end; ++h) {
           make_row(p, reaches, here.view(), weights, job.slice, h, size[2], 0, p.channels_out, scratch.data(),
                    line_stride);
-          sum_channels(scratch.data(), size[2], line_stride, channels, repeat, out);
+          sum_channels(scratch.data(), size[2], line_stride, channels, repeat, row_at(h));
         }
       }
     }

@@ -24,6 +24,7 @@ from leanconv import _trial
 from leanconv._choices import Choice, Choices, default_path
 from leanconv._key import key_of
 from leanconv.backends import ALL, DIRECTIONS, Backend, Call, Direction
+from leanconv.backends.aten import needs_repair
 from leanconv.backends.call import Run
 from leanconv.backends.separable import SEPARABLE, SeparableBackend, SeparableCall
 
@@ -344,6 +345,7 @@ def is_stock(
         directions = DIRECTIONS if differentiated else DIRECTIONS[:1]
         # Every direction is chosen here, whichever is the first that ATen does not serve.
         found = {choose(call, each, pinned).name for each in directions} == {"aten"}
+        found = found and (_settings.mode == "off" or not needs_repair(call))
         _remember(_stock, key, found)
     return found
 

@@ -97,7 +97,7 @@ def test_models_of_other_libraries_are_targets(capsys, name):
     ("arguments", "words"),
     [
         (["profile", "separable_cifr"], "did you mean separable_cifar"),
-        (["profile", "nonsense"], "dense_cifar, irevnet1d, separable_cifar"),
+        (["profile", "nonsense"], "dense_cifar, irevnet1d, rev_separable, separable_cifar"),
         (["profile", "torchvision:resnet81"], "resnet18"),
         (["profile", "timm:resnet81"], "timm has no model"),
         (["profile", "separable_cifar", "--input", "32x3"], "shape 32x3"),

@@ -116,6 +116,23 @@ void make_row(const Problem& p, const Reaches& reaches, const View& source, cons
   }
 }
 
+// Rows [row, row_end) of a slice, a block of channels at a time: so few that the source rows that neighbouring
+// rows share stay in the first cache.
+template <class R>
+void make_rows(const Problem& p, const Reaches& reaches, const View& source, const Weights& weights,
+               int64_t slice, int64_t row, int64_t row_end, int64_t width, int64_t channels, R* out,
+               int64_t out_row, int64_t out_stride) {
+  constexpr int64_t kCacheFloats = 6 * 1024, pair = 2 * Vec::width;
+  const int64_t shared = (p.kernel[0] * p.kernel[1] + 1) * source.row_stride / source.pixel_stride;
+  const int64_t block = row_end - row == 1 ? channels : larger(1, kCacheFloats / shared / pair) * pair;
+  for (int64_t c = 0; c < channels; c += block) {
+    const View from{source.origin + c, source.slice_stride, source.row_stride, source.pixel_stride};
+    for (int64_t h = row; h < row_end; ++h)
+      make_row(p, reaches, from, weights, slice, h, width, c, smaller(block, channels - c),
+               out + (h - row) * out_row + c, out_stride);
+  }
+}
+
 // Adds rows [row, row_end) of an output slice to a part's totals, [taps, then the bias][stride].
 inline void add_rows(const Problem& p, const Reaches& reaches, const View& input, const View& grad,
                      int64_t channels, int64_t slice, int64_t row, int64_t row_end, bool with_bias,

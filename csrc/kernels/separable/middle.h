@@ -2,7 +2,8 @@
 //
 // A maker of each kind has: count, the number of tiles; tile(i), where one lies; floats, the scratch of a
 // thread; and a Worker, made once a thread, whose make(i) returns the tile and the distance between its
-// rows: contiguous tensors give [channels][pixels], channels_last ones [pixels][channels].
+// rows: contiguous tensors give [channels][pixels], channels_last ones [pixels][channels]. announce(i) adds what
+// make(i) will read.
 #pragma once
 
 #include "kernels/channels_last/source.h"
@@ -22,7 +23,7 @@ struct Middle {
 
 // Pixels of a tile: enough that a tile's product is long, few enough that it stays in the second cache.
 inline int64_t wanted_pixels(int64_t channels) {
-  return larger(128, smaller(1024, 64 * 1024 / larger(1, channels)));
+  return larger(128, smaller(1024, 128 * 1024 / larger(1, channels)));
 }
 
 // No depthwise half: the input itself, as for a convolution of kernel size 1.
@@ -62,6 +63,15 @@ class InputTiles {
       const int64_t pitch = last ? channels : spread(all_.per_tile_);
       for (int64_t r = 0; r < rows; ++r) gather_row(from + r * stride, 1, row, scratch_ + r * pitch);
       return {scratch_, pitch};
+    }
+    void announce(int64_t i, Upcoming& upcoming) const {
+      const Tile tile = all_.tile(i);
+      const int64_t channels = all_.p_.channels_in, size = int64_t(sizeof(T));
+      const T* image = all_.input_ + tile.image * channels * all_.pixels_;
+      if (all_.p_.layout == LEANCONV_CHANNELS_LAST)
+        upcoming.add(image + tile.first * channels, tile.pixels * channels * size, 0, 1);
+      else
+        upcoming.add(image + tile.first, tile.pixels * size, all_.pixels_ * size, channels);
     }
 
    private:
@@ -117,6 +127,16 @@ class PlaneTiles {
       }
       return {out_, all_.pitch()};
     }
+    void announce(int64_t i, Upcoming& upcoming) const {
+      const Problem& p = all_.p_;
+      const int64_t size = product(p.in_size) * int64_t(sizeof(T));
+      const Band band = all_.plan_.band(i % all_.plan_.bands);
+      // Roughly the part of each plane that the band reads.
+      const int64_t from = size / band.count * band.index / 64 * 64;
+      upcoming.add(reinterpret_cast<const char*>(all_.input_ + i / band.count * p.channels_in * product(p.in_size)) +
+                       from,
+                   smaller(size / band.count, size - from), size, p.channels_in);
+    }
 
    private:
     const PlaneTiles& all_;
@@ -164,6 +184,10 @@ class LaneTiles {
         from_lanes(out_lanes, to, lanes, out_ + c * all_.pitch(), all_.pitch());
       }
       return {out_, all_.pitch()};
+    }
+    void announce(int64_t image, Upcoming& upcoming) const {
+      const int64_t elements = all_.p_.channels_in * product(all_.p_.in_size);
+      upcoming.add(all_.input_ + image * elements, elements * int64_t(sizeof(T)), 0, 1);
     }
 
    private:
@@ -228,10 +252,17 @@ class RowTiles {
       all_.reaches_.span(1, row, row_end, from_row, to_row);
       source_.prepare(all_.input_ + tile.image * product(p.in_size) * p.channels_in, from_slice, to_slice,
                       from_row, to_row, staged_);
-      for (int64_t h = row; h < row_end; ++h)
-        make_row(p, all_.reaches_, source_.view(), all_.weights_, slice, h, p.out_size[2], 0, p.channels_out,
-                 out_ + (h - row) * p.out_size[2] * all_.pitch(), all_.pitch());
+      make_rows(p, all_.reaches_, source_.view(), all_.weights_, slice, row, row_end, p.out_size[2],
+                p.channels_out, out_, p.out_size[2] * all_.pitch(), all_.pitch());
       return {out_, all_.pitch()};
+    }
+    void announce(int64_t i, Upcoming& upcoming) const {
+      const Problem& p = all_.p_;
+      const Tile tile = all_.tile(i);
+      const int64_t pixels = product(p.in_size), out = product(p.out_size);
+      const int64_t first = tile.first * pixels / out, count = tile.pixels * pixels / out;
+      upcoming.add(all_.input_ + (tile.image * pixels + first) * p.channels_in,
+                   count * p.channels_in * int64_t(sizeof(T)), 0, 1);
     }
 
    private:

@@ -84,13 +84,18 @@ int separable_forward(const Layer& layer, const T* input, const T* weight, const
         middle = {activated, spread(row)};
       }
       T* out = output + tile.image * layer.pixels() * layer.channels_out;
+      Upcoming upcoming;
+      if (i + 1 < tiles.count()) worker.announce(i + 1, upcoming);
+      upcoming.spread_over(layer.last() ? product_tiles(tile.pixels, layer.channels_out)
+                                        : product_tiles(layer.channels_out, tile.pixels));
       if (layer.last()) {
         const StoreAs<T> store{out + tile.first * layer.channels_out, layer.channels_out, nullptr,
-                               pointwise_bias ? biases : nullptr};
+                               pointwise_bias ? biases : nullptr, &upcoming};
         product_panels({middle.at, middle.stride, 1}, tile.pixels, packed, columns, layer.middle, store);
         continue;
       }
-      const StoreAs<T> store{out + tile.first, layer.pixels(), pointwise_bias ? biases : nullptr, nullptr};
+      const StoreAs<T> store{out + tile.first, layer.pixels(), pointwise_bias ? biases : nullptr, nullptr,
+                             &upcoming};
       const Panels pixels(tile.pixels);
       for (int64_t b = 0; b < pixels.count; ++b) {
         pack_panel(middle.at + pixels.first(b), middle.stride, layer.middle, pixels.columns_of(b),
@@ -134,6 +139,16 @@ inline void add_bias(const Layer& layer, const Floats& grad, int64_t pixels, dou
     total.store(sums);
     for (int lane = 0; lane < lanes; ++lane) totals[o + lane] += double(sums[lane]);
   }
+}
+
+template <class T>
+void announce_gradient(const Layer& layer, const T* grad_output, const Tile& tile, Upcoming& upcoming) {
+  const T* image = grad_output + tile.image * layer.pixels() * layer.channels_out;
+  const int64_t size = int64_t(sizeof(T));
+  if (layer.last())
+    upcoming.add(image + tile.first * layer.channels_out, tile.pixels * layer.channels_out * size, 0, 1);
+  else
+    upcoming.add(image + tile.first, tile.pixels * size, layer.pixels() * size, layer.channels_out);
 }
 
 template <class Tiles, class T>
@@ -202,6 +217,17 @@ int separable_backward(const Layer& layer, const T* grad_output, const T* input,
                                                      layer.channels_out, grad_row, grads)
                                          : as_floats(grad_here, layer.pixels(), layer.channels_out,
                                                      tile.pixels, grad_row, grads);
+        Upcoming upcoming;
+        if (i + 1 < end) {
+          if (with_middle) worker.announce(i + 1, upcoming);
+          announce_gradient(layer, grad_output, tiles.tile(i + 1), upcoming);
+        }
+        const int64_t of_weight =
+            wanted.pointwise_weight ? product_tiles(layer.channels_out, layer.middle) : 0;
+        const int64_t of_middle = !wanted.middle ? 0
+                                  : layer.last() ? product_tiles(tile.pixels, layer.middle)
+                                                 : product_tiles(layer.middle, tile.pixels);
+        upcoming.spread_over(of_weight + of_middle);
         if (wanted.middle) {
           T* out = wanted.middle + tile.image * layer.pixels() * layer.middle +
                    tile.first * (layer.last() ? layer.middle : 1);
@@ -221,19 +247,19 @@ int separable_backward(const Layer& layer, const T* grad_output, const T* input,
             }
           };
           if (layer.activation) {
-            make(StoreAs<float>{grad_middle, spread(row), nullptr, nullptr});
+            make(StoreAs<float>{grad_middle, spread(row), nullptr, nullptr, &upcoming});
             for (int64_t r = 0; r < rows; ++r) {
               float* from = grad_middle + r * spread(row);
               multiply_by_derivative(layer.activation, before.at + r * before.stride, row, from);
               scatter_row(from, 0, 1, row, out + r * out_stride);
             }
           } else {
-            make(StoreAs<T>{out, out_stride, nullptr, nullptr});
+            make(StoreAs<T>{out, out_stride, nullptr, nullptr, &upcoming});
           }
         }
         if (wanted.pointwise_weight) {
           for (int64_t b = 0; b < columns.count; ++b) {
-            const AddTo add{own, each.row};
+            const AddTo add{own, each.row, &upcoming};
             if (layer.last()) {
               pack_panel(middle.at + columns.first(b), middle.stride, tile.pixels, columns.columns_of(b),
                          columns.vectors_of(b), panel);

@@ -71,12 +71,56 @@ struct Left {
   int64_t row_stride, step;
 };
 
+// What the next tile will read, fetched a little at a time while this one's products are made: pieces of
+// `bytes`, `stride` apart.
+class Upcoming {
+ public:
+  void add(const void* from, int64_t bytes, int64_t stride, int64_t pieces) {
+    if (count_ < kMost) parts_[count_++] = {static_cast<const char*>(from), bytes, stride, pieces};
+    lines_ += ceil_div(bytes, 64) * pieces;
+  }
+  // The rest will be asked for in about `calls` calls.
+  void spread_over(int64_t calls) { each_ = ceil_div(lines_, larger(1, calls)); }
+  void some() {
+    for (int64_t i = 0; i < each_ && part_ < count_; ++i) {
+      const Part& part = parts_[part_];
+      __builtin_prefetch(part.from + piece_ * part.stride + at_, 0, 2);
+      at_ += 64;
+      if (at_ < part.bytes) continue;
+      at_ = 0;
+      if (++piece_ < part.pieces) continue;
+      piece_ = 0;
+      ++part_;
+    }
+  }
+
+ private:
+  static constexpr int kMost = 2;
+  struct Part {
+    const char* from;
+    int64_t bytes, stride, pieces;
+  };
+  Part parts_[kMost];
+  int count_ = 0, part_ = 0;
+  int64_t lines_ = 0, each_ = 0, piece_ = 0, at_ = 0;
+};
+
 // Results stored as T, with a bias of each row or of each column added.
 template <class T>
 struct StoreAs {
   T* at;
   int64_t row_stride;
   const float *row_bias, *column_bias;  // null where there is none; whole vectors of the latter are read
+  Upcoming* upcoming;
+
+  // The lines to be written are fetched while the sums are made.
+  template <int R, int V>
+  void expect(int64_t row, int64_t column) const {
+    upcoming->some();
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v)
+        __builtin_prefetch(at + (row + r) * row_stride + column + v * Vec::width, 1, 2);
+  }
 
   template <int R, int V>
   void take(const Vec (&acc)[R][V], int64_t row, int64_t column, int lanes) const {
@@ -99,6 +143,13 @@ struct StoreAs {
 struct AddTo {
   double* at;
   int64_t row_stride;
+  Upcoming* upcoming;
+
+  template <int R, int V>
+  void expect(int64_t row, int64_t column) const {
+    upcoming->some();
+    for (int r = 0; r < R; ++r) __builtin_prefetch(at + (row + r) * row_stride + column, 1, 2);
+  }
 
   template <int R, int V>
   void take(const Vec (&acc)[R][V], int64_t row, int64_t column, int) const {
@@ -117,6 +168,7 @@ void product_tile(const Left& left, const float* panel, int64_t depth, const Res
   Vec acc[R][V];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) acc[r][v] = Vec::zero();
+  result.template expect<R, V>(row, column);
   const float* a = left.at + row * left.row_stride;
   const int64_t next = left.row_stride;
   for (int64_t k = 0; k < depth; ++k, a += left.step, panel += V * Vec::width) {
@@ -169,6 +221,11 @@ void product_panels(const Left& left, int64_t rows, const float* packed, const P
   for (int64_t i = 0; i < panels.count; ++i)
     product_panel(left, rows, packed + panels.first(i) * depth, panels.vectors_of(i), panels.columns_of(i),
                   depth, result, panels.first(i));
+}
+
+// Tiles of registers that a product of so many rows and columns is made of.
+inline int64_t product_tiles(int64_t rows, int64_t columns) {
+  return ceil_div(rows, kTileRows) * Panels(columns).count;
 }
 
 // A row's length such that rows do not fall into the same few lines of a cache.

@@ -8,6 +8,21 @@ from torch import Tensor
 from leanconv.backends.call import Call, Direction, Run
 
 
+def needs_repair(call: Call) -> bool:
+    """Whether ATen's gradient of the weight is to be computed in float32 instead.
+
+    In bfloat16, where the window is as long as the input along some axis, torch 2.14.1 with oneDNN
+    on AVX-512 leaves taps unwritten or sums the wrong products, depthwise or not.
+    """
+    short = any(
+        size <= dilation * (kernel - 1)
+        for size, kernel, dilation in zip(
+            call.input_size[2:], call.weight_size[2:], call.dilation, strict=True
+        )
+    )
+    return call.dtype == torch.bfloat16 and call.device == "cpu" and short
+
+
 class Aten:
     """`torch.ops.aten.convolution` and its backward, one direction at a time."""
 
@@ -28,6 +43,7 @@ class Aten:
     def plan(self, call: Call, direction: Direction) -> Run:
         """The function that runs this direction of this call."""
         layout = call.memory_format
+        in_float32 = needs_repair(call)
         geometry = (
             call.stride,
             call.padding,
@@ -64,6 +80,9 @@ class Aten:
         def grad_weight(
             grad_output: Tensor, input: Tensor, with_bias: bool
         ) -> tuple[Tensor, Tensor | None]:
+            dtype = input.dtype
+            if in_float32:
+                grad_output, input = grad_output.float(), input.float()
             weight = input.new_empty(call.weight_size)
             # Some of ATen's half-precision paths add the bias gradient up in the storage type.
             half = input.dtype in (torch.bfloat16, torch.float16)
@@ -71,8 +90,9 @@ class Aten:
             bias: Tensor | None = result[2] if with_bias else None
             if with_bias and half:
                 over = [0, *range(2, grad_output.dim())]
-                bias = grad_output.sum(over, dtype=torch.float32).to(input.dtype)
-            return result[1].contiguous(), bias
+                bias = grad_output.sum(over, dtype=torch.float32)
+            bias = None if bias is None else bias.to(dtype)
+            return result[1].to(dtype).contiguous(), bias
 
         runs: dict[Direction, Run] = {
             "forward": forward,
