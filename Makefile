@@ -21,8 +21,8 @@ test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # The kernels alone: under AddressSanitizer and UBSan; under ThreadSanitizer, built without OpenMP (whose
-# runtime it cannot see into) and called from several threads; a few under valgrind; and no symbol of an
-# instruction set's unit outside its namespace, where the linker could merge it with another's.
+# runtime it cannot see into) and called from several threads; a few under valgrind, and for ARM under
+# qemu; and no symbol of an instruction set's unit outside its namespace, where the linker could merge it with another's.
 KERNEL_TESTS = build/kernel-tests
 KERNEL_PROBLEMS ?= 1000
 kernels:
@@ -39,6 +39,12 @@ kernels:
 	@if command -v valgrind >/dev/null; then \
 		OMP_NUM_THREADS=2 valgrind --quiet --error-exitcode=1 $(KERNEL_TESTS)/plain/random_problems 8; \
 	else echo "valgrind is not here: skipped"; fi
+	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64-static >/dev/null; then \
+		cmake -S tests/csrc -B $(KERNEL_TESTS)/neon -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+			-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ >/dev/null && \
+		cmake --build $(KERNEL_TESTS)/neon --parallel 2 >/dev/null && \
+		qemu-aarch64-static -L /usr/aarch64-linux-gnu $(KERNEL_TESTS)/neon/random_problems 60; \
+	else echo "a compiler and an emulator for ARM are not here: NEON skipped"; fi
 
 lint: install
 	$(BIN)/ruff check .

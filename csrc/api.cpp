@@ -10,11 +10,11 @@
 
 namespace leanconv {
 
-#define LEANCONV_DECLARE(isa)                            \
-  namespace isa {                                        \
+#define LEANCONV_DECLARE(isa)                                       \
+  namespace isa {                                                   \
   extern const Family contiguous, channels_last, pointwise, direct; \
-  extern const SeparableFamily separable; \
-  double fma_peak(int threads, int64_t rounds);          \
+  extern const SeparableFamily separable;                           \
+  double fma_peak(int threads, int64_t rounds);                     \
   }
 LEANCONV_DECLARE(baseline)
 #ifdef LEANCONV_HAVE_avx2
@@ -37,7 +37,8 @@ struct InstructionSet {
   bool (*runs_here)();
 };
 
-#define LEANCONV_FAMILIES(isa) {&isa::contiguous, &isa::channels_last, &isa::pointwise, &isa::direct}, &isa::separable
+#define LEANCONV_FAMILIES(isa) \
+  {&isa::contiguous, &isa::channels_last, &isa::pointwise, &isa::direct}, &isa::separable
 
 const InstructionSet kSets[] = {
     {"baseline", LEANCONV_FAMILIES(baseline), baseline::fma_peak, [] { return true; }},
@@ -156,8 +157,9 @@ LEANCONV_API const char* leanconv_separable_why_not(const leanconv_problem* dept
 }
 
 LEANCONV_API int leanconv_separable_forward(const leanconv_separable* problem, const void* input,
-                                            const void* weight, const void* bias, const void* pointwise_weight,
-                                            const void* pointwise_bias, void* output) {
+                                            const void* weight, const void* bias,
+                                            const void* pointwise_weight, const void* pointwise_bias,
+                                            void* output) {
   Separable s = *problem;
   s.depthwise = with_usable_threads(s.depthwise);
   return current_set().load()->separable->forward(s, input, weight, bias, pointwise_weight, pointwise_bias,

@@ -34,8 +34,8 @@ struct SeparableFamily {
   int (*forward)(const Separable&, const void* input, const void* weight, const void* bias,
                  const void* pointwise_weight, const void* pointwise_bias, void* output);
   int (*backward)(const Separable&, const void* grad_output, const void* input, const void* weight,
-                  const void* bias, const void* pointwise_weight, void* grad_middle, void* grad_pointwise_weight,
-                  void* grad_pointwise_bias);
+                  const void* bias, const void* pointwise_weight, void* grad_middle,
+                  void* grad_pointwise_weight, void* grad_pointwise_bias);
 };
 
 }  // namespace leanconv

@@ -41,10 +41,9 @@ int forward(const Layer& layer, const void* input, const void* weight, const voi
   const T* depthwise = static_cast<const T*>(weight);
   return by_tiles(layer.p, depthwise, [&](auto* tiles) {
     using Tiles = std::remove_pointer_t<decltype(tiles)>;
-    return separable_forward<Tiles>(
-        layer, static_cast<const T*>(input), depthwise, static_cast<const T*>(bias),
-        static_cast<const T*>(pointwise_weight), static_cast<const T*>(pointwise_bias),
-        static_cast<T*>(output));
+    return separable_forward<Tiles>(layer, static_cast<const T*>(input), depthwise,
+                                    static_cast<const T*>(bias), static_cast<const T*>(pointwise_weight),
+                                    static_cast<const T*>(pointwise_bias), static_cast<T*>(output));
   });
 }
 
@@ -62,9 +61,9 @@ int backward(const Layer& layer, const void* grad_output, const void* input, con
   });
 }
 
-#define LEANCONV_BY_DTYPE(run, p, ...)                                  \
-  ((p).dtype == LEANCONV_F32    ? run<float>(__VA_ARGS__)               \
-   : (p).dtype == LEANCONV_BF16 ? run<bf16>(__VA_ARGS__)                \
+#define LEANCONV_BY_DTYPE(run, p, ...)                    \
+  ((p).dtype == LEANCONV_F32    ? run<float>(__VA_ARGS__) \
+   : (p).dtype == LEANCONV_BF16 ? run<bf16>(__VA_ARGS__)  \
                                 : run<f16>(__VA_ARGS__))
 
 // A convolution of kernel size 1 is a separable one without its first half.
@@ -87,8 +86,8 @@ const Family pointwise = {
       return LEANCONV_BY_DTYPE(forward, p, pointwise_layer(p), input, nullptr, nullptr, weight, bias, output);
     },
     [](const Problem& p, const void* grad_output, const void* weight, void* result) {
-      return LEANCONV_BY_DTYPE(backward, p, pointwise_layer(p), grad_output, nullptr, nullptr, nullptr, weight,
-                               result, nullptr, nullptr);
+      return LEANCONV_BY_DTYPE(backward, p, pointwise_layer(p), grad_output, nullptr, nullptr, nullptr,
+                               weight, result, nullptr, nullptr);
     },
     [](const Problem& p, const void* grad_output, const void* input, void* result, void* grad_bias) {
       return LEANCONV_BY_DTYPE(backward, p, pointwise_layer(p), grad_output, input, nullptr, nullptr, nullptr,
@@ -99,8 +98,8 @@ const Family pointwise = {
 extern const SeparableFamily separable;
 const SeparableFamily separable = {
     separable_why_not,
-    [](const Separable& s, const void* input, const void* weight, const void* bias, const void* pointwise_weight,
-       const void* pointwise_bias, void* output) {
+    [](const Separable& s, const void* input, const void* weight, const void* bias,
+       const void* pointwise_weight, const void* pointwise_bias, void* output) {
       const Layer layer{s.depthwise, s.depthwise.channels_out, s.channels_out, s.activation};
       return LEANCONV_BY_DTYPE(forward, s.depthwise, layer, input, weight, bias, pointwise_weight,
                                pointwise_bias, output);
@@ -108,8 +107,8 @@ const SeparableFamily separable = {
     [](const Separable& s, const void* grad_output, const void* input, const void* weight, const void* bias,
        const void* pointwise_weight, void* grad_middle, void* grad_weight, void* grad_bias) {
       const Layer layer{s.depthwise, s.depthwise.channels_out, s.channels_out, s.activation};
-      return LEANCONV_BY_DTYPE(backward, s.depthwise, layer, grad_output, input, weight, bias, pointwise_weight,
-                               grad_middle, grad_weight, grad_bias);
+      return LEANCONV_BY_DTYPE(backward, s.depthwise, layer, grad_output, input, weight, bias,
+                               pointwise_weight, grad_middle, grad_weight, grad_bias);
     },
 };
 

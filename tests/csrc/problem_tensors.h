@@ -96,10 +96,47 @@ inline leanconv_problem random_problem(std::mt19937& random) {
                         : 1;
     p.out_size[d] = (p.in_size[d] + p.padding[d] + after - reach - 1) / p.stride[d] + 1;
   }
+  if (random() % 8 == 0) {  // a dense one of kernel size 1
+    p.groups = 1;
+    p.channels_in = pick({1, 3, 16, 17, 40});
+    p.channels_out = pick({1, 5, 16, 33, 50});
+    for (int d = 0; d < 3; ++d) {
+      p.kernel[d] = p.stride[d] = p.dilation[d] = 1;
+      p.padding[d] = 0;
+      p.out_size[d] = p.in_size[d];
+    }
+  }
   p.dtype = int(random() % 3);
   p.layout = int(random() % 2);
   p.num_threads = int(pick({1, 2, 3}));
   return p;
+}
+
+inline double activated(double x, int activation) {
+  const double inner = x + 3 < 0 ? 0 : x + 3 > 6 ? 6 : x + 3;
+  switch (activation) {
+    case LEANCONV_RELU:
+      return x < 0 ? 0 : x;
+    case LEANCONV_RELU6:
+      return x < 0 ? 0 : x > 6 ? 6 : x;
+    case LEANCONV_SILU:
+      return x / (1 + std::exp(-x));
+    case LEANCONV_GELU:
+      return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+    case LEANCONV_HARDSWISH:
+      return x * inner / 6;
+    default:
+      return x;
+  }
+}
+
+// By the difference quotient, or the one-sided value that torch has where there is none.
+inline double derivative(double x, int activation) {
+  if (activation == LEANCONV_RELU) return x > 0;
+  if (activation == LEANCONV_RELU6) return x > 0 && x < 6;
+  if (activation == LEANCONV_HARDSWISH) return x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5;
+  const double step = 1e-5;
+  return (activated(x + step, activation) - activated(x - step, activation)) / (2 * step);
 }
 
 struct Answer {

@@ -74,12 +74,66 @@ bool holds(const leanconv_problem& p, std::mt19937& random) {
          close("grad_bias", grad_bias, expected.grad_bias, sums);
 }
 
+// The same depthwise problem as the first half of a separable one.
+bool holds_separably(const leanconv_problem& p, std::mt19937& random) {
+  leanconv_separable s{p, 1 + int64_t(random() % 40), int32_t(random() % 6), 0};
+  if (leanconv_separable_why_not(&p)) return true;
+  const int64_t pixels = volume(p.out_size), middle = p.channels_out, channels_out = s.channels_out;
+  Tensor input, weight, bias, pointwise, pointwise_bias, grad, unused, output, grad_middle, grad_weight,
+      grad_bias;
+  input.allocate(p.batch * p.channels_in * volume(p.in_size), p.dtype);
+  weight.allocate(middle * volume(p.kernel), p.dtype);
+  bias.allocate(middle, p.dtype);
+  pointwise.allocate(channels_out * middle, p.dtype);
+  pointwise_bias.allocate(channels_out, p.dtype);
+  grad.allocate(p.batch * channels_out * pixels, p.dtype);
+  unused.allocate(p.batch * middle * pixels, p.dtype);
+  for (Tensor* t : {&input, &weight, &bias, &pointwise, &pointwise_bias, &grad, &unused}) t->fill(random);
+  output.allocate(p.batch * channels_out * pixels, p.dtype);
+  grad_middle.allocate(p.batch * middle * pixels, p.dtype);
+  grad_weight.allocate(channels_out * middle, p.dtype);
+  grad_bias.allocate(channels_out, p.dtype);
+  if (leanconv_separable_forward(&s, input.bytes.data(), weight.bytes.data(), bias.bytes.data(),
+                                 pointwise.bytes.data(), pointwise_bias.bytes.data(), output.bytes.data()) ||
+      leanconv_separable_backward(&s, grad.bytes.data(), input.bytes.data(), weight.bytes.data(),
+                                  bias.bytes.data(), pointwise.bytes.data(), grad_middle.bytes.data(),
+                                  grad_weight.bytes.data(), grad_bias.bytes.data()))
+    return std::fprintf(stderr, "a separable call failed\n"), false;
+  const std::vector<double> before = plain(p, input, weight, bias, unused).output;
+  std::vector<double> right(output.bytes.size()), right_middle(before.size()),
+      right_weight(size_t(channels_out * middle)), right_bias(static_cast<size_t>(channels_out));
+  right.resize(size_t(p.batch * channels_out * pixels));
+  double largest = 1;
+  for (int64_t n = 0; n < p.batch; ++n)
+    for (int64_t i = 0; i < pixels; ++i)
+      for (int64_t o = 0; o < channels_out; ++o) {
+        const size_t out = size_t(place(p, channels_out, p.out_size, n, o, i));
+        const double g = grad.at(int64_t(out));
+        right[out] = pointwise_bias.at(o);
+        right_bias[size_t(o)] += g;
+        for (int64_t m = 0; m < middle; ++m) {
+          const size_t at = size_t(place(p, middle, p.out_size, n, m, i));
+          const double x = activated(before[at], s.activation);
+          largest = std::fmax(largest, std::fabs(before[at]));
+          right[out] += pointwise.at(o * middle + m) * x;
+          right_weight[size_t(o * middle + m)] += g * x;
+          right_middle[at] += g * pointwise.at(o * middle + m);
+        }
+      }
+  for (size_t i = 0; i < before.size(); ++i) right_middle[i] *= derivative(before[i], s.activation);
+  const double wide = 4 * largest;
+  return close("separable output", output, right, wide * double(middle)) &&
+         close("grad_middle", grad_middle, right_middle, 64 * double(channels_out)) &&
+         close("grad_pointwise_weight", grad_weight, right_weight, wide * double(p.batch * pixels)) &&
+         close("grad_pointwise_bias", grad_bias, right_bias, 4 * double(p.batch * pixels));
+}
+
 bool all_hold(int64_t count, unsigned seed, int threads) {
   std::mt19937 random(seed);
   for (int64_t i = 0; i < count; ++i) {
     leanconv_problem p = random_problem(random);
     if (threads) p.num_threads = threads;
-    if (!holds(p, random)) {
+    if (!holds(p, random) || !holds_separably(p, random)) {
       describe(p);
       return false;
     }

@@ -116,8 +116,8 @@ void make_row(const Problem& p, const Reaches& reaches, const View& source, cons
   }
 }
 
-// Rows [row, row_end) of a slice, a block of channels at a time: so few that the source rows that neighbouring
-// rows share stay in the first cache.
+// Rows [row, row_end) of a slice, a block of channels at a time: so few that the source rows that
+// neighbouring rows share stay in the first cache.
 template <class R>
 void make_rows(const Problem& p, const Reaches& reaches, const View& source, const Weights& weights,
                int64_t slice, int64_t row, int64_t row_end, int64_t width, int64_t channels, R* out,

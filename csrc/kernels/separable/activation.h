@@ -75,20 +75,20 @@ void multiply_by_derivative(const float* before, int64_t count, float* grad) {
 }
 
 // The activation is a constant in each loop, which is then made of vectors.
-#define LEANCONV_BY_ACTIVATION(run, ...)         \
-  switch (activation) {                          \
-    case LEANCONV_RELU:                          \
-      return run<LEANCONV_RELU>(__VA_ARGS__);    \
-    case LEANCONV_RELU6:                         \
-      return run<LEANCONV_RELU6>(__VA_ARGS__);   \
-    case LEANCONV_SILU:                          \
-      return run<LEANCONV_SILU>(__VA_ARGS__);    \
-    case LEANCONV_GELU:                          \
-      return run<LEANCONV_GELU>(__VA_ARGS__);    \
-    case LEANCONV_HARDSWISH:                     \
+#define LEANCONV_BY_ACTIVATION(run, ...)           \
+  switch (activation) {                            \
+    case LEANCONV_RELU:                            \
+      return run<LEANCONV_RELU>(__VA_ARGS__);      \
+    case LEANCONV_RELU6:                           \
+      return run<LEANCONV_RELU6>(__VA_ARGS__);     \
+    case LEANCONV_SILU:                            \
+      return run<LEANCONV_SILU>(__VA_ARGS__);      \
+    case LEANCONV_GELU:                            \
+      return run<LEANCONV_GELU>(__VA_ARGS__);      \
+    case LEANCONV_HARDSWISH:                       \
       return run<LEANCONV_HARDSWISH>(__VA_ARGS__); \
-    default:                                     \
-      return run<LEANCONV_IDENTITY>(__VA_ARGS__); \
+    default:                                       \
+      return run<LEANCONV_IDENTITY>(__VA_ARGS__);  \
   }
 
 inline void activate(int32_t activation, const float* from, int64_t count, float* to) {

@@ -2,8 +2,8 @@
 //
 // A maker of each kind has: count, the number of tiles; tile(i), where one lies; floats, the scratch of a
 // thread; and a Worker, made once a thread, whose make(i) returns the tile and the distance between its
-// rows: contiguous tensors give [channels][pixels], channels_last ones [pixels][channels]. announce(i) adds what
-// make(i) will read.
+// rows: contiguous tensors give [channels][pixels], channels_last ones [pixels][channels]. announce(i) adds
+// what make(i) will read.
 #pragma once
 
 #include "kernels/channels_last/source.h"
@@ -133,9 +133,10 @@ class PlaneTiles {
       const Band band = all_.plan_.band(i % all_.plan_.bands);
       // Roughly the part of each plane that the band reads.
       const int64_t from = size / band.count * band.index / 64 * 64;
-      upcoming.add(reinterpret_cast<const char*>(all_.input_ + i / band.count * p.channels_in * product(p.in_size)) +
-                       from,
-                   smaller(size / band.count, size - from), size, p.channels_in);
+      upcoming.add(
+          reinterpret_cast<const char*>(all_.input_ + i / band.count * p.channels_in * product(p.in_size)) +
+              from,
+          smaller(size / band.count, size - from), size, p.channels_in);
     }
 
    private:
@@ -240,7 +241,10 @@ class RowTiles {
   class Worker {
    public:
     Worker(const RowTiles& all, float* scratch)
-        : all_(all), source_(all.source_), out_(scratch), staged_(scratch + all.most_pixels() * all.pitch()) {}
+        : all_(all),
+          source_(all.source_),
+          out_(scratch),
+          staged_(scratch + all.most_pixels() * all.pitch()) {}
     Middle make(int64_t i) {
       const Problem& p = all_.p_;
       const Tile tile = all_.tile(i);

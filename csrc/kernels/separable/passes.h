@@ -60,10 +60,10 @@ int separable_forward(const Layer& layer, const T* input, const T* weight, const
                             layer.middle, columns.columns_of(i), columns.vectors_of(i),
                             packed + columns.first(i) * layer.middle);
   const int64_t panel_floats = layer.last() ? 0 : kTileVectors * Vec::width * layer.middle;
-  const int64_t activated_floats =
-      layer.activation ? (layer.last() ? tiles.most_pixels() * spread(layer.middle)
-                                       : layer.middle * spread(tiles.most_pixels()))
-                       : 0;
+  const int64_t activated_floats = layer.activation
+                                       ? (layer.last() ? tiles.most_pixels() * spread(layer.middle)
+                                                       : layer.middle * spread(tiles.most_pixels()))
+                                       : 0;
   int status = LEANCONV_OK;
 #pragma omp parallel num_threads(layer.p.num_threads) reduction(max : status)
   {
@@ -134,7 +134,8 @@ inline void add_bias(const Layer& layer, const Floats& grad, int64_t pixels, dou
       continue;
     }
     const int lanes = int(smaller(Vec::width, layer.channels_out - o));
-    for (int64_t i = 0; i < pixels; ++i) total = total + Vec::load_partial(grad.at + i * grad.stride + o, lanes);
+    for (int64_t i = 0; i < pixels; ++i)
+      total = total + Vec::load_partial(grad.at + i * grad.stride + o, lanes);
     float sums[Vec::width];
     total.store(sums);
     for (int lane = 0; lane < lanes; ++lane) totals[o + lane] += double(sums[lane]);
@@ -175,8 +176,8 @@ int separable_backward(const Layer& layer, const T* grad_output, const T* input,
   if (!totals_memory.data()) return LEANCONV_OUT_OF_MEMORY;
   double* totals = reinterpret_cast<double*>(totals_memory.data());
 
-  const int64_t tile_floats = layer.last() ? tiles.most_pixels() * spread(layer.middle)
-                                           : layer.middle * spread(tiles.most_pixels());
+  const int64_t tile_floats =
+      layer.last() ? tiles.most_pixels() * spread(layer.middle) : layer.middle * spread(tiles.most_pixels());
   const int64_t grad_row = layer.last() ? layer.channels_out : spread(tiles.most_pixels());
   const int64_t grad_floats =
       sizeof(T) == sizeof(float)
@@ -213,10 +214,10 @@ int separable_backward(const Layer& layer, const T* grad_output, const T* input,
         }
         const T* grad_here = grad_output + tile.image * layer.pixels() * layer.channels_out +
                              tile.first * (layer.last() ? layer.channels_out : 1);
-        const Floats grad = layer.last() ? as_floats(grad_here, layer.channels_out, tile.pixels,
-                                                     layer.channels_out, grad_row, grads)
-                                         : as_floats(grad_here, layer.pixels(), layer.channels_out,
-                                                     tile.pixels, grad_row, grads);
+        const Floats grad =
+            layer.last()
+                ? as_floats(grad_here, layer.channels_out, tile.pixels, layer.channels_out, grad_row, grads)
+                : as_floats(grad_here, layer.pixels(), layer.channels_out, tile.pixels, grad_row, grads);
         Upcoming upcoming;
         if (i + 1 < end) {
           if (with_middle) worker.announce(i + 1, upcoming);

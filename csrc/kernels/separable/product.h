@@ -23,9 +23,7 @@ struct Panels {
   explicit Panels(int64_t columns)
       : columns(columns), vectors(ceil_div(columns, Vec::width)), count(ceil_div(vectors, kTileVectors)) {}
   int64_t first(int64_t panel) const { return vectors * panel / count * Vec::width; }
-  int64_t vectors_of(int64_t panel) const {
-    return vectors * (panel + 1) / count - vectors * panel / count;
-  }
+  int64_t vectors_of(int64_t panel) const { return vectors * (panel + 1) / count - vectors * panel / count; }
   // Columns of a panel that exist.
   int64_t columns_of(int64_t panel) const {
     return smaller(columns, first(panel) + vectors_of(panel) * Vec::width) - first(panel);
