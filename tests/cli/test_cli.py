@@ -63,6 +63,15 @@ def test_profile_writes_html(capsys, targets, tmp_path):
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_profile_shows_the_table_and_columns_asked_for(capsys, targets):
+    shown = ["--group-by", "operator", "--sort", "flops", "--columns", "flops,limit", "--top", "2"]
+    target = [f"{targets}:good", "--input", "2x4", "--seconds", "0.1"]
+    out = said(capsys, "profile", *target, *shown).out
+    assert "by flops" in out
+    assert "of limit" in out
+    assert "Lines of source" not in out
+
+
 def test_compare_gives_a_verdict(capsys, targets):
     out = said(
         capsys,
@@ -115,6 +124,9 @@ def test_models_of_other_libraries_are_targets(capsys, name):
         (["profile", "NETS:good", "--input", "2x5"], "does not train on an input of shape 2x5"),
         (["profile", "NETS:Sharp", "--input", "2x5"], "KeyError: 'sharp'"),
         (["profile", "dense_cifar", "--html", "/no/such/folder/x.html"], "no folder"),
+        (["profile", "dense_cifar", "--columns", "self,nonsense"], "`--columns` (=nonsense)"),
+        (["profile", "dense_cifar", "--sort", "nonsense"], "`--sort` (=nonsense)"),
+        (["profile", "dense_cifar", "--group-by", "colour"], "'operator', 'module', 'line'"),
         (["compare", "dense_cifar"], "TARGET_B"),
         (["compare", "a", "b", "--rounds", "3"], "--rounds"),
         (["compare", "a", "b", "--threshold", "2"], "--threshold"),

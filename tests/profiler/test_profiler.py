@@ -129,10 +129,10 @@ def test_models_with_several_inputs_take_a_batch_of_several():
 def test_reports_survive_the_way_through_json(result):
     report = Report("title", result.circumstances, profiles=(result,))
     assert Report.from_json(report.to_json()) == report
-    assert json.loads(report.to_json())["schema_version"] == 2
+    assert json.loads(report.to_json())["schema_version"] == 3
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"schema_version": 99}', '{"schema_version": 2}'])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"schema_version": 99}', '{"schema_version": 3}'])
 def test_what_is_no_report_is_refused(text):
     with pytest.raises(ValueError, match="report"):
         Report.from_json(text)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import torch
 
 from leanconv.errors import LeanconvError
 from leanconv.measure.circumstances import available_cores
+from leanconv.profiler.columns import GROUPINGS, View
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,3 +58,27 @@ def shared_options(command: F) -> F:
 input_option = click.option(
     "--input", metavar="SHAPE", help="Input shape, batch first, as in 32x3x32x32."
 )
+
+
+def view_options(command: F) -> F:
+    """`--group-by`, `--sort`, `--top` and `--columns`, handed on as one `view`."""
+
+    @functools.wraps(command)
+    def viewed(
+        *arguments: Any, group_by: str | None, sort: str, top: int, columns: str, **options: Any
+    ) -> Any:
+        chosen = tuple(key.strip().lower() for key in columns.split(",") if key.strip())
+        view = View(group_by or "", sort.lower(), top, chosen)
+        for reason in view.why_not():
+            raise LeanconvError(reason.replace("`", "`--", 1))
+        return command(*arguments, view=view, **options)
+
+    result: Any = viewed
+    for option in (
+        click.option("--columns", metavar="KEYS", default="", help="Columns, as in self,flops."),
+        click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Rows."),
+        click.option("--sort", metavar="KEY", default="", help="Column to sort by, or name."),
+        click.option("--group-by", type=click.Choice(list(GROUPINGS)), help="Only this table."),
+    ):
+        result = option(result)
+    return cast(F, result)

@@ -20,6 +20,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, record_function
 
+from leanconv.profiler.flops import Call, Work, work_of
 from leanconv.profiler.owners import NOBODY, Lines, Owners
 from leanconv.profiler.rows import OUTSIDE
 from leanconv.profiler.watch import BACKWARD, FORWARD, GRADIENT_SYNC, OTHER, RECOMPUTE, Watch
@@ -29,6 +30,8 @@ _PHASE, _MODULE = "leanconv phase: ", "leanconv module: "
 _LINE, _GRADIENT = "leanconv line: ", "leanconv gradient: "
 _NODE = "autograd::engine::evaluate_function: "
 _LABELS = (_PHASE, _MODULE, _LINE, _GRADIENT, ENGINE_LABEL)
+# As the profiler writes the types of floating-point tensors.
+_ITEM_BYTES = {"double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2}
 _SYNC = ("c10d::", "gloo:", "nccl:", "torch::distributed::reducer")
 
 
@@ -46,6 +49,8 @@ class Slice:
     self_us: float
     device_us: float
     thread: int
+    total_device_us: float = 0.0
+    work: Work | None = None
 
     @property
     def is_label(self) -> bool:
@@ -88,7 +93,9 @@ class OperatorPass:
             if torch.cuda.is_available() and torch.cuda.is_initialized():
                 activities.append(ProfilerActivity.CUDA)
             self._open.enter_context(_quiet())
-            self._profiler = torch.profiler.profile(activities=activities, acc_events=True)
+            self._profiler = torch.profiler.profile(
+                activities=activities, acc_events=True, record_shapes=True
+            )
             self._open.enter_context(self._profiler)
             if self._mode is not None:
                 self._open.enter_context(self._mode)
@@ -189,6 +196,7 @@ def _slices(events: list[Any]) -> list[Slice]:
     # The last forward operator to start before a node was made is the one that made it.
     makers: dict[tuple[int, int], int] = {}
     slices: list[Slice] = []
+    known: dict[tuple[str, str], Work | None] = {}
     for index, event in enumerate(kept):
         parent = place.get(id(event.cpu_parent), -1) if event.cpu_parent is not None else -1
         over = slices[parent] if 0 <= parent < index else None
@@ -221,12 +229,25 @@ def _slices(events: list[Any]) -> list[Slice]:
                 self_us=max(0.0, event.self_cpu_time_total),
                 device_us=max(0.0, float(event.self_device_time_total)),
                 thread=event.thread,
+                total_device_us=max(0.0, float(event.device_time_total)),
+                work=_work(event, known),
             )
         )
         if event.sequence_nr >= 0 and event.scope != 1 and not name.startswith(_NODE):
             makers[event.thread, event.sequence_nr] = index
     _attribute_backward(kept, slices, makers)
     return slices
+
+
+def _work(event: Any, known: dict[tuple[str, str], Work | None]) -> Work | None:
+    if "::" not in event.name or not event.input_shapes:
+        return None
+    types = getattr(event, "input_dtypes", None) or []
+    size = next((_ITEM_BYTES[t] for t in types if t in _ITEM_BYTES), 4)
+    key = event.name, f"{event.input_shapes} {event.concrete_inputs} {size}"
+    if key not in known:
+        known[key] = work_of(Call(event.name, event.input_shapes, event.concrete_inputs, size))
+    return known[key]
 
 
 def _attribute_backward(

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from leanconv.measure.clock import Progress, warm_up
+from leanconv.measure.limits import MachineLimits
 from leanconv.profiler.owners import parameters_of
 from leanconv.profiler.recorder import Recorder, Schedule
 from leanconv.profiler.result import Profile
@@ -29,6 +30,7 @@ def profile(
     optimizer: torch.optim.Optimizer | None = None,
     name: str = "",
     seconds: float = 5.0,
+    limits: MachineLimits | None = None,
     on_progress: Progress | None = None,
 ) -> Profile:
     """Profile a training step of `model` over `data`.
@@ -45,6 +47,7 @@ def profile(
         optimizer: by default SGD with momentum.
         name: of the model in reports; by default its class's.
         seconds: how long to time steps; at least 5 are timed.
+        limits: of the machine (`leanconv.measure.machine_limits()`), for the operators' share.
         on_progress: called with the finished share, 0 to 1.
 
     Raises:
@@ -70,7 +73,7 @@ def profile(
         report(0.2)
         timed = max(MIN_STEPS, round(seconds / warm.seconds_per_call))
         schedule = Schedule(0, timed, min(timed, PROFILED_STEPS), 1)
-        recorder = Recorder(name=name, model=protected, schedule=schedule)
+        recorder = Recorder(name=name, model=protected, schedule=schedule, limits=limits)
         drive(step, recorder, lambda share: report(0.2 + 0.8 * share))
     result = recorder.profile
     shape = step.input_shape if isinstance(step, TrainingStep) else ()

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
+from leanconv.measure.limits import MachineLimits
 from leanconv.measure.memory import MemoryPeak, watch_memory
 from leanconv.profiler.operators import OperatorPass
 from leanconv.profiler.result import Profile, make_profile
@@ -82,6 +83,7 @@ class Recorder:
         model: if given, its module names are used whatever part of it runs first.
         schedule: how many steps each pass takes.
         lines: whether to attribute operators to lines of source, which costs some overhead.
+        limits: of the machine, for the operators' share of them.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class Recorder:
         model: nn.Module | None = None,
         schedule: Schedule | None = None,
         lines: bool = True,
+        limits: MachineLimits | None = None,
     ) -> None:
         self.name = name
         self.device: torch.device | None = None
         self.stopped = ""
         self._schedule = schedule or Schedule()
         self._model = model
+        self._limits = limits
         self._warming = _TimingPass()
         self._timing = _TimingPass()
         self._operators = OperatorPass(lines)
@@ -196,6 +200,7 @@ class Recorder:
             operators=self._operators,
             memory=self._memory.found[0] if self._memory.found else None,
             stopped=self.stopped,
+            limits=self._limits,
         )
 
     def _find_device(self, model: nn.Module) -> None:
@@ -255,6 +260,7 @@ def record(
     model: nn.Module | None = None,
     schedule: Schedule | None = None,
     lines: bool = True,
+    limits: MachineLimits | None = None,
 ) -> Recorder:
     """Profile a training loop of your own, of any shape.
 
@@ -267,6 +273,7 @@ def record(
         model: if given, its module names are used whatever part of it runs first.
         schedule: how many steps each pass takes.
         lines: whether to attribute operators to lines of source.
+        limits: of the machine (`leanconv.measure.machine_limits()`), for the operators' share.
 
     Example:
         >>> import torch
@@ -279,4 +286,4 @@ def record(
         >>> r.profile.name
         'Linear'
     """
-    return Recorder(name=name, model=model, schedule=schedule, lines=lines)
+    return Recorder(name=name, model=model, schedule=schedule, lines=lines, limits=limits)

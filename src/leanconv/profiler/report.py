@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from leanconv.measure import Circumstances, Comparison, MachineLimits
     from leanconv.profiler.result import Profile
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @record

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from leanconv.measure.circumstances import Circumstances
+from leanconv.measure.limits import MachineLimits
 from leanconv.measure.memory import MemoryPeak
 from leanconv.measure.record import record
 from leanconv.profiler.operators import OperatorPass
 from leanconv.profiler.rows import NO_MODULE, LineRow, ModuleRow, OperatorRow
-from leanconv.profiler.tables import all_rows
+from leanconv.profiler.tables import all_rows, step_flops
 from leanconv.profiler.timing import Timing
 from leanconv.profiler.watch import PHASES
 
@@ -40,7 +41,8 @@ class Profile:
     `step_seconds` are wall times of whole steps taken with no profiler running; `phases` are of the
     same steps, with `other` as what no phase claims. `profiled_steps` steps were run under the
     operator profiler, which made them `profiler_overhead` times as long (0: there were none).
-    `stopped` says what ended the loop early, if anything did.
+    `step_flops` are the operations that a step asks for, as far as there are formulas; a
+    multiply-add is two. `stopped` says what ended the loop early, if anything did.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Profile:
     lines: tuple[LineRow, ...]
     profiled_steps: int
     profiler_overhead: float
+    step_flops: int
     memory: MemoryPeak | None
     steady: bool
     stopped: str
@@ -82,12 +85,13 @@ def make_profile(
     operators: OperatorPass,
     memory: MemoryPeak | None,
     stopped: str = "",
+    limits: MachineLimits | None = None,
     input_shape: tuple[int, ...] = (),
     steady: bool = True,
 ) -> Profile:
     """Put together what the passes took."""
     walls = timing.walls
-    operator_table, module_table, line_table = all_rows(operators)
+    operator_table, module_table, line_table = all_rows(operators, limits)
     profiled = sum(row.self_cpu_seconds for row in operator_table) / max(1, operators.steps)
     return Profile(
         name=name,
@@ -103,6 +107,7 @@ def make_profile(
         lines=line_table,
         profiled_steps=operators.steps,
         profiler_overhead=profiled / statistics.fmean(walls),
+        step_flops=step_flops(operators),
         memory=memory,
         steady=steady,
         stopped=stopped,

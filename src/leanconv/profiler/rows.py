@@ -20,7 +20,10 @@ NO_LINE = "(no source line)"
 class OperatorRow:
     """One operator in one phase, summed over the profiled steps.
 
-    `self_cpu_share` is this row's part of all rows' self CPU time, from 0 to 1.
+    `self_cpu_share` is this row's part of all rows' self CPU time, from 0 to 1. `flops` and `bytes`
+    are what the calls ask for, with what they call, as `total_cpu_seconds` is; 0 where there is no
+    formula. `limit_share` is the time that they would take at the machine's limits over the time
+    that they took: above 1 where tensors stayed in a cache, 0 where the limits are not known.
     """
 
     name: str
@@ -29,7 +32,11 @@ class OperatorRow:
     self_cpu_seconds: float
     total_cpu_seconds: float
     self_device_seconds: float
+    total_device_seconds: float
     self_cpu_share: float
+    flops: int
+    bytes: int
+    limit_share: float
 
     @property
     def mean_cpu_seconds(self) -> float:

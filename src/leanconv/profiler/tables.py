@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from leanconv.measure.limits import MachineLimits
+from leanconv.profiler.flops import Work
 from leanconv.profiler.operators import OperatorPass, Slice, module_phase, shown_name
 from leanconv.profiler.owners import NOBODY, Lines, Owners, line_name, line_text
 from leanconv.profiler.rows import (
@@ -18,18 +20,74 @@ from leanconv.profiler.rows import (
 
 
 @dataclass
+class _Load:
+    """What a slice asks for, with all that it calls, and how long the limits say that must take."""
+
+    flops: int = 0
+    bytes: int = 0
+    least_seconds: float = 0.0
+
+    def add(self, other: _Load) -> None:
+        self.flops += other.flops
+        self.bytes += other.bytes
+        self.least_seconds += other.least_seconds
+
+
+@dataclass
 class _Sum:
     calls: int = 0
     self_us: float = 0.0
     total_us: float = 0.0
     device_us: float = 0.0
+    total_device_us: float = 0.0
+    load: _Load = field(default_factory=_Load)
     by_phase: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
+    @property
+    def limit_share(self) -> float:
+        # A GPU's kernels run while the CPU goes on, so that their own time is what counts.
+        taken = self.total_device_us or self.total_us
+        return self.load.least_seconds / (taken / 1e6) if taken else 0.0
 
-def operator_rows(slices: list[Slice]) -> tuple[OperatorRow, ...]:
+
+def _loads(slices: list[Slice], limits: MachineLimits | None) -> list[_Load]:
+    """A slice with a formula has that; any other has the sum of what lies in it."""
+    loads = [_Load() for _ in slices]
+    for index in range(len(slices) - 1, -1, -1):
+        work = slices[index].work
+        if work is not None:
+            loads[index] = _Load(work.flops, work.bytes, _least_seconds(work, limits))
+        if slices[index].parent >= 0:
+            loads[slices[index].parent].add(loads[index])
+    return loads
+
+
+def _least_seconds(work: Work, limits: MachineLimits | None) -> float:
+    if limits is None:
+        return 0.0
+    rate = (
+        limits.gemm_bf16_flops_per_second
+        if work.low_precision
+        else limits.gemm_f32_flops_per_second
+    )
+    return max(work.flops / rate, work.bytes / limits.copy_bytes_per_second)
+
+
+def step_flops(taken: OperatorPass) -> int:
+    """The operations of one profiled step that there are formulas for."""
+    loads = _loads(taken.slices, None)
+    roots = (
+        load.flops for load, slice_ in zip(loads, taken.slices, strict=True) if slice_.parent < 0
+    )
+    return round(sum(roots) / max(1, taken.steps))
+
+
+def operator_rows(
+    slices: list[Slice], limits: MachineLimits | None = None
+) -> tuple[OperatorRow, ...]:
     """Rows by operator and phase, the longest first."""
     sums: dict[tuple[str, str], _Sum] = defaultdict(_Sum)
-    for slice_ in slices:
+    for slice_, load in zip(slices, _loads(slices, limits), strict=True):
         name = shown_name(slice_)
         row = sums[slice_.phase, name]
         row.self_us += slice_.self_us
@@ -40,6 +98,8 @@ def operator_rows(slices: list[Slice]) -> tuple[OperatorRow, ...]:
         elif not _inside_same(slices, slice_, name):
             row.calls += 1
             row.total_us += slice_.total_us
+            row.total_device_us += slice_.total_device_us
+            row.load.add(load)
     everything = sum(row.self_us for row in sums.values()) or 1.0
     rows = [
         OperatorRow(
@@ -49,7 +109,11 @@ def operator_rows(slices: list[Slice]) -> tuple[OperatorRow, ...]:
             self_cpu_seconds=row.self_us / 1e6,
             total_cpu_seconds=row.total_us / 1e6,
             self_device_seconds=row.device_us / 1e6,
+            total_device_seconds=row.total_device_us / 1e6,
             self_cpu_share=row.self_us / everything,
+            flops=row.load.flops,
+            bytes=row.load.bytes,
+            limit_share=row.limit_share,
         )
         for (phase, name), row in sums.items()
     ]
@@ -138,12 +202,12 @@ def _phases(row: _Sum) -> dict[str, float]:
 
 
 def all_rows(
-    taken: OperatorPass,
+    taken: OperatorPass, limits: MachineLimits | None = None
 ) -> tuple[tuple[OperatorRow, ...], tuple[ModuleRow, ...], tuple[LineRow, ...]]:
     """The three tables of a pass."""
     slices = taken.slices
     return (
-        operator_rows(slices),
+        operator_rows(slices, limits),
         module_rows(slices, taken.owners),
         line_rows(slices, taken.lines),
     )

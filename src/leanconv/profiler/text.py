@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from leanconv.measure.record import to_data
+from leanconv.profiler.columns import MODULES, OPERATORS, Grouping, View
 from leanconv.profiler.report import Report, Training
-from leanconv.profiler.rows import LineRow, ModuleRow
 from leanconv.profiler.units import (
     format_bytes,
     format_rate,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 30
 NAME_WIDTH = 18
+CELL_WIDTH = 9
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "inputs", "activations", "temporary")
 
 
@@ -57,13 +57,13 @@ def _heading(text: str, console: Console) -> None:
     console.print(f"\n[bold]== {text}[/]", highlight=False)
 
 
-def print_report(report: Report, console: Console, top: int = 15) -> None:
+def print_report(report: Report, console: Console, view: View | None = None) -> None:
     """Print all parts of a report."""
     console.print(f"[bold]{_name(report.title)}[/]", highlight=False)
     for training in report.trainings:
         print_training(training, console)
     for profile in report.profiles:
-        print_profile(profile, console, top)
+        print_profile(profile, console, view)
     for comparison in report.comparisons:
         print_comparison(comparison, console)
     print_circumstances(report.circumstances, console, report.limits)
@@ -80,8 +80,9 @@ def print_training(training: Training, console: Console) -> None:
     )
 
 
-def print_profile(profile: Profile, console: Console, top: int = 15) -> None:
-    """Phases, operators and memory of one profile."""
+def print_profile(profile: Profile, console: Console, view: View | None = None) -> None:
+    """Phases, tables and memory of one profile."""
+    view = view or View()
     _heading(f"{_name(profile.name)}, input {format_shape(profile.input_shape)}", console)
     console.print(
         f"{profile.parameters:,} parameters. A training step takes "
@@ -95,9 +96,8 @@ def print_profile(profile: Profile, console: Console, top: int = 15) -> None:
         console.print("[yellow]Warming up never settled: this machine is busy or throttled.[/]")
     _print_phases(profile, console)
     if profile.operators:
-        _print_operators(profile, console, top)
-        print_modules(profile, console, top)
-        print_lines(profile, console, top)
+        for grouping in view.groupings():
+            print_rows(profile, grouping, console, view)
         console.print(
             f"Under the operator profiler a step took {profile.profiler_overhead:.2f} times as "
             "long; the phases above are from steps without it.",
@@ -129,89 +129,52 @@ def _print_phases(profile: Profile, console: Console) -> None:
     console.print(table)
 
 
-def _print_operators(profile: Profile, console: Console, top: int) -> None:
-    table = _table(console, f"Operators by self time, {profile.profiled_steps} steps")
-    table.add_column("operator", no_wrap=True)
-    table.add_column("phase", no_wrap=True)
-    for column in ("self %", "self", "total", "average", "calls"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in profile.operators[:top]:
-        table.add_row(
-            _name(row.name, NAME_WIDTH),
-            row.phase,
-            format_share(row.self_cpu_share),
-            format_seconds(row.self_cpu_seconds),
-            format_seconds(row.total_cpu_seconds),
-            format_seconds(row.mean_cpu_seconds),
-            str(row.calls),
+def _title(profile: Profile, grouping: Grouping) -> str:
+    if grouping is OPERATORS:
+        return f"Operators, {profile.profiled_steps} steps"
+    if grouping is MODULES:
+        return (
+            "Modules, a step (self times sum to it; "
+            f"{profile.unattributed_share:.1%} is no module's)"
         )
-    rest = profile.operators[top:]
-    if rest:
-        table.add_row(
-            f"({len(rest)} more)",
-            "",
-            format_share(sum(row.self_cpu_share for row in rest)),
-            format_seconds(sum(row.self_cpu_seconds for row in rest)),
-            "",
-            "",
-            str(sum(row.calls for row in rest)),
-        )
-    console.print(table)
+    return f"{grouping.title}, a step"
 
 
-def print_modules(profile: Profile, console: Console, top: int = 15) -> None:
-    """Modules by the time of their own and all below, a step; what is no module's as well."""
-    rows = sorted(profile.modules, key=lambda row: -row.total_seconds)
-    _print_rows(
-        f"Modules, a step (self times sum to it; {profile.unattributed_share:.1%} is no module's)",
-        [(row.path, row) for row in rows],
-        profile.profiled_steps,
-        console,
-        top,
-    )
-
-
-def print_lines(profile: Profile, console: Console, top: int = 15) -> None:
-    """Lines of source by the time of the operators that they called, a step."""
-    rows = [(row.source, row) for row in profile.lines]
-    _print_rows("Lines of source, a step", rows, profile.profiled_steps, console, top)
-
-
-def _print_rows(
-    title: str,
-    rows: Sequence[tuple[str, ModuleRow | LineRow]],
-    steps: int,
-    console: Console,
-    top: int,
+def print_rows(
+    profile: Profile, grouping: Grouping, console: Console, view: View | None = None
 ) -> None:
-    table = _table(console, title)
-    table.add_column("", no_wrap=True)
-    for column in ("self %", "self", "total", "fwd", "recomp.", "bwd"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, row in rows[:top]:
-        times = (
-            row.self_seconds,
-            row.total_seconds,
-            row.forward_seconds,
-            row.recompute_seconds,
-            row.backward_seconds,
+    """One table of a profile: operators, modules or lines of source."""
+    view = view or View()
+    columns, steps = view.columns_of(grouping), profile.profiled_steps
+    sort = view.sort_of(grouping)
+    table = _table(console, f"{_title(profile, grouping)}, by {sort}")
+    table.add_column(grouping.name, no_wrap=True)
+    for column in columns:
+        table.add_column(
+            column.heading, justify="left" if column.is_text else "right", no_wrap=True
         )
-        if len(name) > NAME_WIDTH:
-            name = ".." + name[2 - NAME_WIDTH :]
-        table.add_row(
-            _name(name),
-            format_share(row.self_share),
-            *(format_seconds(seconds / max(1, steps)) for seconds in times),
-        )
-    rest = [row for _, row in rows[top:]]
+    # What columns are left out of 80 characters is the name's.
+    width = NAME_WIDTH + CELL_WIDTH * max(0, len(grouping.shown) - len(columns))
+    rows = grouping.sorted_rows(profile, sort)
+    for row in rows[: view.top]:
+        cells = (_name(column.write(column.of(row, steps))) for column in columns)
+        table.add_row(_shortened(grouping, grouping.label(row), width), *cells)
+    rest = rows[view.top :]
     if rest:
-        table.add_row(
-            f"({len(rest)} more)",
-            format_share(sum(row.self_share for row in rest)),
-            format_seconds(sum(row.self_seconds for row in rest) / max(1, steps)),
-            *[""] * 4,
+        sums = (column.of_all(rest, steps) for column in columns)
+        cells = (
+            "" if value is None else column.write(value)
+            for column, value in zip(columns, sums, strict=True)
         )
+        table.add_row(f"({len(rest)} more)", *cells)
     console.print(table)
+
+
+def _shortened(grouping: Grouping, name: str, width: int) -> str:
+    # The end of a path says more than its beginning.
+    if grouping is not OPERATORS and len(name) > width:
+        name = ".." + name[2 - width :]
+    return _name(name, width)
 
 
 def _print_memory(memory: MemoryPeak, console: Console) -> None:

@@ -40,6 +40,11 @@ def format_rate(value: float, unit: str) -> str:
     return f"{_three_digits(value / scale)} {prefix}{unit}"
 
 
+def format_count(value: float) -> str:
+    """Three digits and a decimal prefix: `41.2 G`."""
+    return format_rate(value, "").rstrip()
+
+
 def format_share(share: float) -> str:
     """A share of 1 in percent: `12.3%`."""
     return f"{share:.1%}"
